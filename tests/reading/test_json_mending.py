@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.reading.arguments import JsonArguments
 from dovetail.reading.json_mending import MendedJson
 from dovetail.reading.reader import MALFORMED
 from dovetail.reading.values import ParameterTypes
@@ -155,3 +156,21 @@ def test_what_cannot_be_read_says_so(text: str, passed_on: str, end: str) -> Non
     for pieces in ([text], list(text)):
         out, _, _, machine = mended(pieces)
         assert (out, machine.as_malformed()) == (passed_on, end + json.dumps(text) + "}")
+
+
+@pytest.mark.parametrize(("depth", "malformed"), [(255, False), (256, True), (100_000, True)])
+def test_arguments_too_deep_for_parsers_cannot_be_read(depth: int, malformed: bool) -> None:
+    text = '{"a": ' + "[" * depth + "]" * depth + "}"
+    for pieces in ([text], cut(text, [7, 250, 600])):
+        out, _, _, machine = mended(pieces)
+        assert machine.malformed is malformed
+        arguments = json.loads(out + machine.as_malformed()) if malformed else json.loads(out)
+        assert not malformed or arguments[MALFORMED] == text
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, '"' + "9" * 5000 + '"', '"{' + "[" * 5000 + '"', "null"])
+def test_what_is_no_string_of_an_object_holds_none(text: str) -> None:
+    arguments = JsonArguments()
+    assert arguments.feed(text) == ("", "")
+    assert arguments.encoded() is None
+    assert json.loads(arguments.as_malformed()) == {MALFORMED: text}

@@ -547,7 +547,9 @@ schemas = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from("type anyOf oneOf allOf $ref $defs properties items enum const path lines a not".split()),
+            st.sampled_from(
+                "type anyOf oneOf allOf $ref $defs properties items required enum const path lines a not".split()
+            ),
             inner,
             max_size=4,
         )

@@ -170,10 +170,10 @@ class JsonArguments:
 
     def encoded(self) -> str | None:
         """The object that the arguments hold, if they are a string that holds one; else None."""
-        if not self._other or not is_json(self.raw):
+        if not self.raw.startswith('"') or not is_json(self.raw):
             return None
-        value = json.loads(self.raw)
-        return value if isinstance(value, str) and value.startswith("{") and is_json(value) else None
+        value: str = json.loads(self.raw)
+        return value if value.startswith("{") and is_json(value) else None
 
     def as_malformed(self) -> str:
         """The text that makes the fragments an object which says that the call cannot be read, and holds its text."""

@@ -62,8 +62,6 @@ def fits(arguments: str, schema: Any) -> bool:
     if not isinstance(value, dict):
         return False
     types = ParameterTypes(schema)
-    required = schema.get("required") if isinstance(schema, Mapping) else None
-    has_all = all(key in value for key in required) if isinstance(required, list) else True
     declared = isinstance(schema, Mapping) and isinstance(schema.get("properties"), Mapping)
     known = not declared or all(types.declares(key) for key in value)
-    return has_all and known and all(types_of(item) & types[key] for key, item in value.items())
+    return types.required <= value.keys() and known and all(types_of(item) & types[key] for key, item in value.items())

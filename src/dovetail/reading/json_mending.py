@@ -43,6 +43,8 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9
 _NAMES: Final = ("true", "false", "null")
 _BARE: Final = re.compile(r"[^\W\d][\w.-]*")
 _QUOTE: Final = re.compile(r'\\.|"', re.DOTALL)
+#: How many brackets may be open. Parsers of JSON have a limit too: Python's is about 1,000.
+_DEEPEST: Final = 256
 #: How many characters after a quote are looked at, to tell whether it ends its string.
 _FARTHEST: Final = 160
 _BEGUN_KEY: Final = r"""(?:"(?:[^"\\]|\\.)*+\\?|'(?:[^'\\]|\\.)*+\\?|\w*+)"""
@@ -93,9 +95,10 @@ class MendedJson:
         self._defect = defect
         self._reported: set[str] = set()
         self._levels: list[_Level] = []
+        self._arrays = 0  # how many of them are arrays
         self._expected = _VALUE
         self._left = ""  # text that has to be looked at again with what follows
-        self._gap = ""  # white space and a comma before the next token
+        self._gap: list[str] = []  # white space and a comma before the next token
         self._string = ""  # the quote of the open string
         self._is_key = False
         self._key: list[str] = []  # the open string, if it is a key
@@ -173,7 +176,7 @@ class MendedJson:
                 self._write(quote(left)[1:-1])  # the beginning of an escape
         if self._word and not self.malformed:
             if cut_off and not is_json("".join(self._word)):
-                self._out += (self._gap, *self._word)
+                self._out += (*self._gap, *self._word)
                 self.malformed = True
             else:
                 self._end_word()
@@ -342,7 +345,7 @@ class MendedJson:
             return self._in_word(text, at)
         end = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere
         if end > at:
-            self._gap += text[at:end]
+            self._gap.append(text[at:end])
             return end
         character = text[at]
         match character:
@@ -354,7 +357,7 @@ class MendedJson:
                 self._close(character)
             case ",":
                 if self._expected == _COMMA_OR_END:
-                    self._gap += ","
+                    self._gap.append(",")
                     self._expected = _KEY if self._levels[-1].end == "}" else _VALUE
                 elif self._expected in (_COLON, _VALUE) and self._levels[-1].end == "}":
                     self.malformed = True
@@ -371,14 +374,14 @@ class MendedJson:
         return at + 1
 
     def _take_gap(self) -> None:
-        self._out.append(self._gap)
-        self._gap = ""
+        self._out += self._gap
+        self._gap = []
 
     def _next_token(self) -> bool:
         """A key or a value begins. False if neither can."""
         if self._expected == _COMMA_OR_END:
             self._mended("missing_comma")
-            self._gap = ", "
+            self._gap = [", "]
             self._expected = _KEY if self._levels[-1].end == "}" else _VALUE
         if self._expected == _COLON:
             self.malformed = True
@@ -412,7 +415,11 @@ class MendedJson:
                 self._raw = JsonEnd(), []
                 return at
             types = self._inside(level)
+        if len(self._levels) == _DEEPEST:
+            self.malformed = True
+            return at
         self._out.append(bracket)
+        self._arrays += bracket == "["
         level = _Level("}" if bracket == "{" else "]", types)
         if types is not None and bracket == "[":
             level.value_types = types.of_items()
@@ -434,20 +441,24 @@ class MendedJson:
         if self._expected == _COLON or (self._expected == _VALUE and self._levels[-1].end == "}"):
             self.malformed = True
             return
-        at = next((i for i in range(len(self._levels) - 1, -1, -1) if self._levels[i].end == bracket), -1)
-        if at < 0:
+        if bracket == "]" and not self._arrays:
             self._mended("stray_bracket")
             return
         if "," in self._gap:
             self._mended("stray_separator")
-            self._gap = self._gap.replace(",", "")
+            self._gap = [text for text in self._gap if text != ","]
         self._take_gap()
-        if at < len(self._levels) - 1:
+        while self._levels[-1].end != bracket:
             self._mended("missing_bracket")
-        while len(self._levels) > at:
-            self._out.append(self._levels.pop().end)
+            self._close_level()
+        self._close_level()
         self._expected = _COMMA_OR_END
         self.complete = not self._levels
+
+    def _close_level(self) -> None:
+        end = self._levels.pop().end
+        self._arrays -= end == "]"
+        self._out.append(end)
 
     def _in_raw(self, text: str, at: int) -> int:
         """Read on in an object or an array that is meant as a string."""

@@ -1,0 +1,31 @@
+"""A call without any markup: whether the arguments fit the tool's schema, whatever that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dovetail.reading.bare_json import bare_call, fits
+
+SCHEMA = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "schema", "fitting"),
+    [
+        ('{"city": "Paris"}', SCHEMA, True),
+        ('{"days": 1}', SCHEMA, False),
+        ('{"city": 5}', SCHEMA, False),
+        ('{"city": "Paris", "street": ""}', SCHEMA, False),
+        ("[]", SCHEMA, False),
+        ('{"a": ' + "[" * 5000, SCHEMA, False),
+        ("{}", {"required": [["city"], {}, 5, None]}, True),
+        ("{}", {"required": "city"}, True),
+        ("{}", "object", True),
+    ],
+)
+def test_arguments_fit_a_schema(arguments: str, schema: Any, fitting: bool) -> None:
+    assert fits(arguments, schema) is fitting
+    call = bare_call(f'{{"name": "get_weather", "arguments": {arguments}}}', {"get_weather": schema})
+    assert call == (("get_weather", arguments) if fitting else None)
