@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+import dovetail
 from dovetail.events import Call, Defect, Message
 from tests.reading import whole
+from tests.reading.families import stream
 
 STRAY = Defect("stray_marker", "</tool_call>")
 
@@ -43,3 +45,22 @@ def test_a_call_that_is_cut_off_behind_one_to_no_tool() -> None:
     text = "<tool_call>\n<function=unheard>\n</function>\n<function=ping>\n"
     message = whole.read("qwen3_coder", text, reason="length", thinking=False)
     assert (whole.calls(message), message.content) == ([("unheard", "{}"), ("ping", "")], "")
+
+
+@pytest.mark.parametrize("ends", ["</think>", "</think>\n\n"])
+def test_reasoning_about_markup_makes_no_text_of_a_marker_after_the_answer(ends: str) -> None:
+    reasoning = "I write <tool_call> and </tool_call> then."
+    message = whole.read("qwen3", f"{reasoning}{ends}Done.</tool_call>", thinking=True)
+    assert message == Message("Done.", reasoning, defects=(STRAY,))
+
+
+@pytest.mark.parametrize("size", [200_000, 400_000])
+def test_what_is_withheld_of_a_call_that_may_become_text_is_bounded(size: int) -> None:
+    text = '<tool_call>\n{"name": "ping", "arguments": {"text": "' + "a" * size
+    pieces = [text[at : at + 1000] for at in range(0, len(text), 1000)]
+    reader = dovetail.format("qwen3").reader(whole.TOOLS, thinking=False, on_malformed_call="text")
+    shown = any([reader.feed(piece) for piece in pieces])
+    assert shown is (size > 1 << 18)
+    for ends, calls in (('"}}\n</tool_call>', 1), ('", ;}\n</tool_call>', int(shown))):
+        asked = {"thinking": False, "on_malformed_call": "text"}
+        assert len(dovetail.fold(stream("qwen3", [*pieces, ends], **asked)).calls) == calls

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final, TypeAlias
 
@@ -26,6 +25,8 @@ from dovetail.tokens import Tokenizer
 MOST_SPACE: Final = 16
 #: How many characters after an opener are withheld at most, until it is known whether it opens a section.
 FARTHEST_CALL: Final = 4096
+#: The same if a call that cannot be read is text, so that its section has to be read first.
+_LONGEST_SECTION: Final = 1 << 18
 #: How many misplaced markers, and other mistakes, may stand between an opener and its call.
 _MOST_STRAYS: Final = 4
 #: How many misplaced markers in a row are weighed together.
@@ -119,7 +120,7 @@ class ProseReader(Reader):
         self._stray = False  # whether misplaced text has begun, so that its defect is reported once
         self._wrapped = False  # whether the wrapper is open
         self._shown = ""  # the last text of the open reasoning or content
-        self._mentioned = False  # whether the model has written about markup
+        self._mentioned = False  # whether the open reasoning or content is about markup
         super().__init__(options, tokenizer)
 
     def _openers_in_text(self) -> tuple[str, ...]:
@@ -154,7 +155,7 @@ class ProseReader(Reader):
                     continue
                 place = Reasoning
                 self.in_reasoning = True
-                self._shown = ""
+                self._shown, self._mentioned = "", False
                 yield from self._skip("\n", self.after_think)
             elif marker == think_end:
                 if place is Content:
@@ -162,7 +163,7 @@ class ProseReader(Reader):
                         continue
                     self._stray_marker(marker)
                 place = Content
-                self._shown = ""
+                self._shown, self._mentioned = "", False
                 yield from self._skip("\n", self.after_think_end)
                 yield from self._content_begins()
                 yield from self._bare_call()
@@ -285,7 +286,7 @@ class ProseReader(Reader):
         while True:
             length = self._at - self._mark
             trial = CallTrial(self._mark, kind, in_line=in_line)
-            longest = FARTHEST_CALL if self._options.on_malformed_call == "error" else sys.maxsize
+            longest = FARTHEST_CALL if self._options.on_malformed_call == "error" else _LONGEST_SECTION
             if (yield from self._try(self._tried_section(opener, kind, doubled), trial, longest)):
                 self._shown = ""
                 return True
