@@ -103,7 +103,7 @@ class _Level(msgspec.Struct):
 
 
 class _Held(msgspec.Struct):
-    """A value that is held back. `types`: what the schema allows. `depth`: how many brackets are around it.
+    """A value that waits for its end. `types`: what the schema allows. `depth`: how many brackets are around it.
 
     `start`: where it begins in the buffer.
     """

@@ -192,7 +192,7 @@ class KimiReader(CallReader):
         return tools[0]
 
     def _coming_object(self) -> Script[str]:
-        """The JSON object that comes next, which stays unread; "" if there is none, or a longer one than any call's."""
+        """The JSON object that comes next, of at most `FARTHEST_CALL` characters; else "". It stays unread."""
         if (yield from self._peek()) != "{":
             return ""
         end, length = JsonEnd(), 0
