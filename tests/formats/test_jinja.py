@@ -146,6 +146,8 @@ def test_probes_of_well_known_templates(shared_data: Path) -> None:
         rules = fmt.history_rules
         answers = (fmt.family_name, fmt.reasoning, rules.reasoning_field, fmt.end_of_turn[0])
         assert (*answers, rules.parts, rules.arguments, rules.developer) == expected, name
+    # A call that is JSON alone is a near-miss in other families.
+    assert formats["tool_chat_template_llama4_json"].family_name == "llama3_json"
     # Two templates refuse to render calls, but name the markers of a family.
     assert formats["Kimi-K2-Instruct"].family_name == "kimi_k2"
     assert formats["tool_chat_template_glm4"].family_name == "glm45"

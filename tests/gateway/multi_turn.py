@@ -324,6 +324,8 @@ class Conversation:
             return "template drops the content"
         if any(shown.count(name) < names.count(name) for name in names):
             return "template drops calls"
+        if len(names) > 1 and self.model.format.history_rules.one_call:
+            return "template knows one call a message"
         return "cut inside a call" if before.cut and names else "other"
 
     def text(self, request_turn: RequestTurn) -> str | None:

@@ -58,6 +58,11 @@ def test_functionary(text: str, content: str, calls: list[tuple[str, str]], defe
     assert read("functionary", text) == (content, "", calls, defects)
 
 
+def test_functionary_reads_no_json_behind_text_as_a_call() -> None:
+    text = 'Look: {"name": "ping", "arguments": {}}'
+    assert read("functionary", text)[:3] == (text, "", [])
+
+
 def test_functionary_without_calls() -> None:
     assert read("functionary", "ping\n{}", choice="none")[:3] == ("ping\n{}", "", [])
     assert read("functionary", "all\na>>>ping\n{}", choice="none")[:3] == ("a>>>ping\n{}", "", [])

@@ -388,7 +388,7 @@ class Probe:
         text = "".join(_pieces_from(answered, len(header), family.reader_type.controls))
         # The family's tags may be text in this model.
         left_open = family.left_open(opened) or opened.text.rstrip().endswith(family.reader_type.think.strip())
-        return text, family.parse(text, _TOOLS, thinking=continues and left_open)
+        return text, family.parse(text, _TOOLS, thinking=continues and left_open, bare_calls=False)
 
 
 def _calls_it(message: Message) -> bool:

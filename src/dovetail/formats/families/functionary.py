@@ -76,7 +76,7 @@ class FunctionaryReader(CallReader):
                 if not opener and text.strip():
                     self._defect("text_outside_message")
                 if not_read := space + opener + before + text:
-                    self._events.append(Content(not_read))
+                    self._show(Content, not_read)
                 return
             for _ in range(doubled + len(before) // len(NEXT)):
                 self._stray_marker(NEXT)
