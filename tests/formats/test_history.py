@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest
@@ -474,6 +474,11 @@ OFF = st.sets(st.sampled_from(sorted(KINDS))).filter(lambda off: off & {"call_id
 
 
 @given(histories(), RULES, OFF)
+@example(
+    [{"role": role, "content": None} for role in ("system", "assistant") * 2],
+    HistoryRules(system="first"),
+    {"empty_content"},
+)
 def test_repair_is_pure_and_idempotent_and_skips_kinds_that_are_off(
     history: Messages, rules: HistoryRules, off: set[str]
 ) -> None:

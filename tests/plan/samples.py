@@ -9,12 +9,14 @@ from msgspec import inspect
 from dovetail.plan.option import Option
 from dovetail.plan.options import OPTIONS
 
-#: Settings whose values have a form of their own, or ends that not every number has.
+#: Settings whose values have a form of their own, ends that not every number has, or only some words that engines take.
 _OF_NAME: dict[str, tuple[Any, ...]] = {
     "target": ("/models/target", "Qwen/Qwen3-8B"),
     "drafter": ("/models/drafter", "RedHatAI/Qwen3-8B-speculator.eagle3"),
     "tokenizer": ("/models/tokenizer", "Qwen/Qwen3-8B"),
     "engine": ("embedded", "vllm"),
+    "quantization": ("fp8", "awq"),
+    "load_format": ("safetensors", "fastsafetensors"),
     "draft_attention_backend": ("TRITON_MLA", "FLASHINFER"),
     "attention_backend": ("TRITON_MLA", "FLASHINFER"),
     "speculate_below_context": (7000, 16384),

@@ -22,6 +22,7 @@ from dovetail.errors import ReaderMisuse
 from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Defect, Event, Message, Reasoning
 from dovetail.reading import MALFORMED, CallReader, prose
 from dovetail.reading.defects import KINDS
+from dovetail.reading.parameter_reader import ParameterReader
 from dovetail.reading.prose import FARTHEST_CALL
 from dovetail.reading.reader import FARTHEST
 from dovetail.tokens import Segment, Tokenizer
@@ -152,13 +153,15 @@ def test_string_arguments_stream_as_they_come(name: str, data: st.DataObject) ->
         ).map(lambda parts: re.sub(r"[\"'\\]", "", "".join(parts)))
     )
     start = opening(name)
+    # A closing tag may be misspelled: see `value_ends.REST`.
+    longest = max(map(len, known)) + 32 * issubclass(families.format_of(name).reader_type, ParameterReader)
     assume(not any(len(m.strip()) > 2 and (start + text).count(m.strip()) > start.count(m.strip()) for m in known))
     reader = families.format_of(name).reader(TOOLS, thinking=False)
     events = reader.feed(start)
     base = shown(events)
     for fed, character in enumerate(text, start=1):
         events += reader.feed(character)
-        assert fed - (shown(events) - base) < max(map(len, known))
+        assert fed - (shown(events) - base) < longest
 
 
 class _Counted:
@@ -350,7 +353,7 @@ def test_nothing_is_lost(name: str, data: st.DataObject, places: list[int], thin
     In each of them they stay in order. The exception is an attribute of a tag that the family does not have: that is
     markup, see `families.swallowed`.
     """
-    pieces = cut(re.sub("[\ue000-\uf000]", "", data.draw(families.outputs(name))), places)
+    pieces = cut(re.sub(r"[\ue000-\uf000]|\\u[eE][0-9a-fA-F]{3}", "", data.draw(families.outputs(name))), places)
     text = "".join(piece + chr(0xE000 + i) for i, piece in enumerate(pieces))
     message = dovetail.fold(stream(name, [text], reason, thinking=thinking))
     calls = [call.name + _unescaped(_written(call.arguments)) for call in message.calls]

@@ -148,21 +148,22 @@ class JsonArguments:
 
     def valid(self) -> bool:
         """Whether the fragments together are a JSON object."""
-        return self._json is not None and (self.complete or self._unwrapped) and not self._json.malformed
+        return self._json is not None and (self.complete or self._unwrapped) and not self.malformed
+
+    @property
+    def malformed(self) -> bool:
+        """Whether they begin as an object, and cannot be one any more."""
+        return self._json is not None and self._json.malformed
 
     @property
     def broken(self) -> bool:
-        """Whether the text cannot become an object any more."""
-        mended = self._json
-        return (
-            self._other
-            or self._list is not None
-            or (mended is not None and (mended.malformed or mended.quotes_escaped))
-        )
+        """Whether they may be no object, whatever comes."""
+        quotes_escaped = self._json is not None and self._json.quotes_escaped
+        return self._other or self._list is not None or self.malformed or quotes_escaped
 
     def brackets(self) -> str:
         """The brackets that are missing, if nothing else is; else ""."""
-        return self._json.brackets() if self._json is not None and not self._json.malformed else ""
+        return self._json.brackets() if self._json is not None and not self.malformed else ""
 
     def closing(self) -> str:
         """The text that closes the open strings and brackets, if that makes the fragments an object; else ""."""

@@ -47,8 +47,8 @@ _MAY_BE_AFTER_CALL = re.compile(rf"[{WHITESPACE}}}\])]{{0,16}}")
 #: What follows a value other than a comma and a key.
 _AFTER_VALUE = re.compile(rf"{_GAP}(?:,{_GAP})?(?:[}}\])]|{_CONTROL})")
 _MAY_BE_AFTER_VALUE = re.compile(rf"{_GAP}(?:,{_GAP})?")
-#: Where a name without its name spaces may begin.
-_NAME_SPACE = re.compile(r"[:./\s]+")
+#: A name space in front of a name.
+_NAME_SPACE = re.compile(r"\w+[:./\s]+")
 _ESCAPE = re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}')
 _MAY_BE_ESCAPE = re.compile(r"(?:u[0-9a-fA-F]{0,3})?")
 #: The most parameters of a tool that are looked for in a string without its end, and characters of a name.
@@ -152,8 +152,13 @@ class BareKeyReader(CallReader):
 
     def _without_name_space(self, name: str) -> str:
         """The part of `name` that names a tool; `name` if none does."""
-        parts = (name[at:] for at in (0, *(match.end() for match in _NAME_SPACE.finditer(name))))
-        return next((part for part in parts if self._tool(part) in self._options.tools), name)
+        at = 0
+        while self._tool(name[at:]) not in self._options.tools:
+            match = _NAME_SPACE.match(name, at)
+            if match is None:
+                return name
+            at = match.end()
+        return name[at:]
 
     def _end_of_section(self) -> Script[bool]:
         """Read up to the end of the section; whether it came."""
@@ -209,7 +214,8 @@ class BareKeyReader(CallReader):
             return False
         inner = self._in_its_place + "".join(level.end for level in reversed(self._levels[1:]))
         comma = "" if self._levels[0].empty else ", "
-        self._malformed(f"{inner}{comma}{quote(MALFORMED)}: {quote(''.join(pieces))}}}")
+        rest = f"{inner}{comma}{quote(MALFORMED)}: {quote(''.join(pieces))}}}"
+        self._malformed(rest, closed=marker == self.section_end)
         self._end_call()
         return False
 

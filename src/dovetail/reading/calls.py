@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from dovetail.events import CallArguments, CallEnd, CallStart, Content
+from dovetail.events import CallArguments, CallEnd, CallStart, Content, Reasoning
 from dovetail.reading import bare_json
 from dovetail.reading.arguments import JsonArguments
 from dovetail.reading.json_end import JsonEnd
@@ -249,18 +249,21 @@ class CallReader(ProseReader):
             self._defect("missing_arguments", self._id)
             self._emit_fragment("{}")
         elif not arguments.valid():
-            self._mend_end()
+            self._mend_end(closed=bool(marker) and marker in ends)
         self._end_call()
 
     def _is_cut(self) -> bool:
         """Whether the output, which is over, ends inside the arguments of the open call."""
         arguments = self._arguments
-        if arguments.complete:
+        if arguments.complete or (self._cut_off and arguments.malformed):
             return False
         return self._cut_off or arguments.empty or not (arguments.broken or arguments.brackets())
 
-    def _mend_end(self) -> None:
-        """Pass on the end of arguments that are not JSON yet, although the call is over."""
+    def _mend_end(self, *, closed: bool = False) -> None:
+        """Pass on the end of arguments that are not JSON yet, although the call is over.
+
+        `closed`: whether its own marker ended it.
+        """
         arguments = self._arguments
         if brackets := arguments.brackets():
             self._defect("missing_bracket", self._id)
@@ -272,17 +275,20 @@ class CallReader(ProseReader):
             self._defect("repaired_arguments", self._id)
             self._emit_fragment(closing)
         else:
-            self._malformed(arguments.as_malformed())
+            self._malformed(arguments.as_malformed(), closed=closed)
 
-    def _malformed(self, rest: str) -> None:
-        """The open call cannot be read. `rest`: the end of arguments that say so."""
+    def _malformed(self, rest: str, *, closed: bool) -> None:
+        """The open call cannot be read. `rest`: the end of arguments that say so. `closed`: see `_mend_end`."""
         trial = self._trial
+        as_text = self._options.on_malformed_call == "text"
+        if trial is not None and (as_text or (trial.kind is Reasoning and not closed)):
+            raise Abandoned
         if trial is not None and not trial.argument:
-            if trial.unended or trial.in_line or self._mentioned:
+            if self._cut_in_call():
+                self._certain()
+            elif trial.unended or self._mentioned or (trial.in_line and not closed):
                 raise Abandoned
             trial.known = False  # it is a call only if nothing follows
-        if trial is not None and self._options.on_malformed_call == "text":
-            raise Abandoned
         self._defect("malformed_call", self._id)
         self._emit_fragment(rest)
 

@@ -104,6 +104,7 @@ class MendedJson:
         self._key: list[str] = []  # the open string, if it is a key
         self._held: list[str] | None = None  # the open string, if the schema allows none
         self._word: list[str] = []  # a number or a word that may go on
+        self._word_cut_off = False  # whether the output ended inside it
         self._raw: tuple[JsonEnd, list[str]] | None = None  # an object or array where the schema allows a string only
         self._keys: list[str] = []  # of the object, as JSON
         self._out: list[str] = []
@@ -177,7 +178,7 @@ class MendedJson:
         if self._word and not self.malformed:
             if cut_off and not is_json("".join(self._word)):
                 self._out += (*self._gap, *self._word)
-                self.malformed = True
+                self._word_cut_off = True
             else:
                 self._end_word()
         if cut_off and self._held is not None:
@@ -204,7 +205,7 @@ class MendedJson:
 
     def closing(self) -> str:
         """The text that closes the open strings and brackets, if that makes JSON; else ""."""
-        if self.malformed or self._held is not None or self._raw is not None or self._left:
+        if self.malformed or self._word_cut_off or self._held is not None or self._raw is not None or self._left:
             return ""
         if self._string and self._is_key:
             return ""

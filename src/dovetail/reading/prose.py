@@ -227,7 +227,7 @@ class ProseReader(Reader):
         written = self._last_marker()
         if written[0] == "\n" or self._shown[-1:] not in BEFORE:
             return False
-        if (yield from self._peek()) not in AFTER:
+        if (yield from self._peek()) not in AFTER or not (yield from self._text_follows()):
             return False
         self._show(kind, written)
         return True
@@ -297,7 +297,8 @@ class ProseReader(Reader):
             self._at += length
             if trial.cut:
                 rest = self._alphabet.spell(self._input[self._at :])
-                if self._cut_off or not (rest.strip() or in_line):
+                is_text = opener in self.other_openers or (opener in self.text_openers and kind is Reasoning)
+                if self._cut_off or not (rest.strip() or in_line or is_text):
                     self._defect("truncated_call" if self._cut_off else "empty_section", shown + rest)
                     self._at = len(self._input)
                     return False
@@ -360,8 +361,9 @@ class ProseReader(Reader):
                     pass
                 if (yield from self._text_follows()):
                     return
-                if opener in self.text_openers and (yield from self._after_space(self.think_end.lstrip())):
-                    return  # reasoning that ends may have mentioned it
+                in_text = opener in self.text_openers and kind is Reasoning  # which may have mentioned it
+                if in_text and (not trial.ended or (yield from self._after_space(self.think_end.lstrip()))):
+                    return
                 self._at = trial.start + after
                 yield from self._skip(WHITESPACE, MOST_SPACE)
             self._certain()

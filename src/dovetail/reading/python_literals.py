@@ -441,7 +441,7 @@ class PythonReader(CallReader):
             return
         inner = self._in_its_place + "".join(level.json_end for level in reversed(self._levels[1:]))
         comma = "" if self._fresh and len(self._levels) == 1 else ", "
-        self._malformed(f"{inner}{comma}{quote(MALFORMED)}: {quote(''.join(pieces))}}}")
+        self._malformed(f"{inner}{comma}{quote(MALFORMED)}: {quote(''.join(pieces))}}}", closed=False)
         self._end_call()
 
 

@@ -355,7 +355,7 @@ class TagReader(ParameterReader):
         text, marker = yield from self._read_up_to(LONGEST_HEADER, *self._marks)
         if marker is not None and self._closing.get(marker) == self.call_end:
             yield from self._begun(marker)
-            self._malformed(malformed(text.rstrip()))
+            self._malformed(malformed(text.rstrip()), closed=True)
             self._end_call()
             return True
         self._misplaced(text)

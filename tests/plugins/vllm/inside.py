@@ -215,7 +215,8 @@ def rendered(job: dict[str, Any]) -> dict[str, Any]:
     from dovetail.plugins.vllm import repair
 
     if job["tool_parser"]:
-        parser_class(job["tool_parser"], job["reasoning_parser"], job["folder"], False)
+        # Not the cached one: the parsers that vLLM combined last are those that are served.
+        parser_class.__wrapped__(job["tool_parser"], job["reasoning_parser"], job["folder"], False)
     renderer = SimpleNamespace(tokenizer=tokenizer_of(job["folder"]))
     params = SimpleNamespace(chat_template_kwargs={"tools": job["tools"]})
     return {"messages": repair.Repairing._repaired(renderer, job["messages"], params)}

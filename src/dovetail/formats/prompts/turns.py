@@ -183,6 +183,8 @@ def _added(role: str, content: Any) -> Slot:
 def _marked(content: Any) -> Any:
     """`content` with tags that tell it from the user's own text."""
     opener, closer = "<system-reminder>\n", "\n</system-reminder>"
+    if content is None:
+        return None
     if isinstance(content, str):
         return opener + content + closer
     return [_part(opener), *content, _part(closer)]
