@@ -3,8 +3,7 @@
 A case has a `kind`, a `format`, a `source` (the report whose kind it is, or "own"), `thinking` (whether the prompt left
 reasoning open), `tools` (a set of tools.json), the `text`, `finish` (why the engine stopped), `ids` (whether the
 control tokens of the text come as tokens) and what is `meant`: content, reasoning and calls. A call has its arguments
-as JSON values; `ended` says whether the call is complete, null that either will do. `open` marks a case that is not
-read as meant yet.
+as JSON values; `ended` says whether the call is complete, null that either will do.
 
 A call that nobody can read has one argument, `malformed_arguments`, whose text holds what the model wrote as arguments.
 """
@@ -49,7 +48,6 @@ class Case:
     ids: bool
     meant: dict[str, Any]
     source: str
-    open: bool = False
 
 
 @functools.cache

@@ -53,11 +53,7 @@ def _name(case: Case) -> str:
     return f"{case.group}-{case.kind}-{case.format}"
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=pytest.mark.xfail(strict=True, reason="open")) if c.open else c for c in cases()],
-    ids=_name,
-)
+@pytest.mark.parametrize("case", [*cases()], ids=_name)
 def test_read_as_meant(case: Case) -> None:
     check(case)
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from dovetail.events import Content
+from dovetail.reading.alphabet import any_control
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameters import Parameters
@@ -245,10 +246,11 @@ class NestedTagReader(CallReader):
             if tag_left == "":
                 return None
             if tag_left is None:
-                if self._cut_off or (self._begun and (yield from self._turn_ends())):
+                complete = len(self._levels) == 1 and self._has_required()
+                if (self._cut_off and not complete) or (self._begun and (yield from self._turn_ends())):
                     self._cut_call()
                     return None
-                self._defect("missing_call_end", self._id)
+                self._defect("truncated_call" if self._cut_off else "missing_call_end", self._id)
                 self._close(0)
                 break
             tag_left = yield from self._in_level(self._levels[-1], tag_left)
@@ -263,6 +265,11 @@ class NestedTagReader(CallReader):
         self._levels = [_Level(self.call_end, False, self._types_of(name))]
         self._last_end = ""
         self._begun = "{"
+
+    def _has_required(self) -> bool:
+        """Whether the tool requires parameters, and the call has all of these."""
+        required = self._levels[0].types.required
+        return bool(required) and required <= self._keys
 
     def _turn_ends(self) -> Script[bool]:
         """Whether the turn ends here. After the call's tag alone, the call is as good as cut off."""
@@ -280,7 +287,7 @@ class NestedTagReader(CallReader):
     def _in_level(self, level: _Level, tag: str) -> Script[str | None]:
         """Take a tag inside of another. Returns a tag that comes next; "" if the call was cut off."""
         # A mention of a call may be followed by the mention of an end, but not by a mark and text.
-        certain = self._marked or self._trial is None
+        certain = self._marked or self._trial is None or (yield from self._peek()) == self.mark
         text = self._taken_text()
         if text.strip() and certain and tag.startswith("</") and self._lacks_opener(level, tag):
             self._unopened_member(level, tag, text)
@@ -500,13 +507,33 @@ class NestedTagReader(CallReader):
             write(begun)
         while (marker := (yield from self._up_to_tag(member, write))) is not None:
             tag = yield from self._after_text(marker)
-            if not self._beside:
+            if self._beside:
+                write(self.mark + self._taken_text())  # a mark without a tag is text
+            elif tag is not None and tag.startswith("</") and (yield from self._goes_on(member.ends[0])):
+                write(self.mark + tag)
+            else:
                 self._value_writer.close()
                 return self._after_value(member, tag)
-            write(self.mark + self._taken_text())  # a mark without a tag is text
         self._value_writer.cut()
         self._cut_call()
         return ""
+
+    def _goes_on(self, end: str) -> Script[bool]:
+        """Whether a value goes on after a closing tag: text follows, and its own closing tag, `end`, comes after it.
+
+        It does not come again for this value if the value's opening tag comes before.
+        """
+        again, opening = self._mark_in_input + end, self._mark_in_input + end.replace("/", "", 1)
+        while True:
+            following = self._input[self._at : self._at + FARTHEST]
+            text = following.lstrip(WHITESPACE)
+            if any_control.match(text):
+                return False
+            if (at := following.find(again)) >= 0:
+                return opening not in following[:at]
+            if len(following) == FARTHEST or self._over:
+                return False
+            yield
 
     def _text_of_container(self, member: _Member, begun: str) -> Script[str | None]:
         """Read the value of an object or an array where text comes first: its JSON, or text beside the tags in it."""

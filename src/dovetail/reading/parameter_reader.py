@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Literal
 
+from dovetail.events import Event
 from dovetail.reading.calls import CallReader
 from dovetail.reading.json_end import string_goes_on
 from dovetail.reading.json_text import WHITESPACE
@@ -61,6 +62,25 @@ class ParameterReader(CallReader):
         """What opens another parameter, where it stands in a value."""
         raise NotImplementedError
 
+    # -- a marker that the end of the output cuts off ------------------------------------------------------------------
+
+    def finish(self, reason: str = "stop") -> list[Event]:
+        if not self._over:
+            self._cut_marker()
+        return super().finish(reason)
+
+    def _cut_marker(self) -> bool:
+        """Complete or drop the beginning of a marker with which the output ends; whether there is one."""
+        end = self.parameter_end + self.after_parameter_end
+        begun = (self._alphabet.spell(self._input[self._at :]) + self._alphabet.buffered).lstrip(WHITESPACE)
+        if self._looks_for != "end" or not begun or begun == end or not end.startswith(begun):
+            return False
+        spelled = self._exact and self._is_control(end)
+        if self._is_control(begun) or (2 * len(begun) > len(end) and not spelled):
+            self._defect("unclosed_tag", begun)
+            self._input += self._alphabet.from_text(end[len(begun) :])
+        return True
+
     @classmethod
     def _is_control(cls, literal: str) -> bool:
         return any(control in literal for control in cls.controls)
@@ -108,11 +128,7 @@ class ParameterReader(CallReader):
             stops = (*stops, *own, *(newline + own[0] for newline in newlines if own))
             stops = (*stops, *(newline + closer for newline in newlines if newline != "\n" for closer in closers))
         self._open_value = OpenValue(self._ends, own, self._is_foreign, lenient=lenient)
-        try:
-            self._looks_for = "end"
-            marker = yield from self._value(write, *stops, weigh=self._weigh_stop)
-        finally:
-            self._looks_for = ""
+        marker = yield from self._up_to_end(write, *stops)
         if marker is None:
             return
         if dedented is not None:
@@ -126,6 +142,14 @@ class ParameterReader(CallReader):
         else:
             self._defect("missing_parameter_end", key)
             self._unread()
+
+    def _up_to_end(self, write: Callable[[str], None], *stops: str) -> Script[str | None]:
+        """Pass a value to `write`, up to one of `stops`, which is returned."""
+        try:
+            self._looks_for = "end"
+            return (yield from self._value(write, *stops, weigh=self._weigh_stop))
+        finally:
+            self._looks_for = ""
 
     def _end_of_closer(self, closer: str, end: str) -> Script[None]:
         """Read the rest of the last marker, `closer`, which begins the closing tag `end` or another spelling of it."""

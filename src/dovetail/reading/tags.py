@@ -66,31 +66,25 @@ class TagReader(ParameterReader):
 
     # -- a marker that the end of the output cuts off ------------------------------------------------------------------
 
-    def finish(self, reason: str = "stop") -> list[Event]:
-        if not self._over:
-            self._cut_marker()
-        return super().finish(reason)
-
-    def _cut_marker(self) -> None:
-        """Complete or drop the beginning of a marker with which the output ends."""
+    def _cut_marker(self) -> bool:
+        if super()._cut_marker():
+            return True
         held = self._alphabet.buffered
         at = len(self._input) if held[:1] == "<" else self._input.rfind("<", self._at)
         if at < 0:
-            return
+            return False
         begun = self._alphabet.spell(self._input[at:]) + held
-        known, end = self._is_control(begun), self.parameter_end
         space = not self._input[self._at : at].strip(WHITESPACE)
-        if self._looks_for == "end" and space and end.startswith(begun):
-            if known or (3 * len(begun) >= 2 * len(end) and not self._is_control(end)):
-                self._defect("unclosed_tag", begun)
-                self._input += self._alphabet.from_text(end[len(begun) :])
-        elif known if not self._looks_for else not space or self._looks_for == "mark":
-            marks = self._marks if self._looks_for else self.openers
-            if any(mark.lstrip().startswith(begun) and mark.lstrip() != begun for mark in marks):
-                self._defect("unclosed_tag", begun)
-                self._tag_cut = not begun.startswith("</")
-                self._input = self._input[: self._at if space else at]
-                self._alphabet.end()
+        if not (self._is_control(begun) if not self._looks_for else not space or self._looks_for == "mark"):
+            return False
+        marks = self._marks if self._looks_for else self.openers
+        cut = any(mark.lstrip().startswith(begun) and mark.lstrip() != begun for mark in marks)
+        if cut:
+            self._defect("unclosed_tag", begun)
+            self._tag_cut = not begun.startswith("</")
+            self._input = self._input[: self._at if space else at]
+            self._alphabet.end()
+        return cut
 
     # -- sections -----------------------------------------------------------------------------------------------------
 

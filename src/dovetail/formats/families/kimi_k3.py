@@ -226,7 +226,7 @@ class KimiK3Reader(ParameterReader):
         if tag.stop != SEP and rest:
             write(rest)
         self._open_value = OpenValue(self._ends, (), self._is_foreign)
-        marker = yield from self._value(write, *self.value_stops, weigh=self._weigh_stop)
+        marker = yield from self._up_to_end(write, *self.value_stops)
         if marker is None:
             return
         self._parameters.close()
