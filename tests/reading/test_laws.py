@@ -42,7 +42,7 @@ stops = st.sampled_from(("stop", "length"))
 
 
 @families_all
-@few
+@examples(40, fuzz=10_000)
 @given(st.data(), st.booleans())
 def test_written_messages_are_read_back(name: str, data: st.DataObject, thinking: bool) -> None:
     fmt = families.format_of(name)

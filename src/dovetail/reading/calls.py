@@ -281,7 +281,7 @@ class CallReader(ProseReader):
         """The open call cannot be read. `rest`: the end of arguments that say so. `closed`: see `_mend_end`."""
         trial = self._trial
         as_text = self._options.on_malformed_call == "text"
-        if trial is not None and (as_text or (trial.kind is Reasoning and not closed)):
+        if trial is not None and (as_text or not trial.known or (trial.kind is Reasoning and not closed)):
             raise Abandoned
         if trial is not None and not trial.argument:
             if self._cut_in_call():
