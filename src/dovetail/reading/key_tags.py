@@ -52,6 +52,9 @@ class KeyTagReader(ParameterReader):
     def nested_tags(cls) -> tuple[str, ...]:
         return (cls.value,)
 
+    def _opens_next(self, text: str, at: int, tag: int) -> bool:
+        return self._parameters.lacks(text[at:tag].rstrip().removesuffix(self.in_alphabet(self.key_end)).strip())
+
     @classmethod
     def around_calls(cls) -> tuple[str, ...]:
         """The markers that stand before and after calls."""

@@ -19,6 +19,11 @@ from dovetail.tokens import Tokenizer
 
 #: Closing tags up to the last bracket that are shorter begin other words.
 _SHORTEST_STEM = 7
+#: What models call a parameter in the tag that closes one.
+_NAMES = ("parameter", "Parameter", "paramter", "param", "argument", "arg", "arg_value", "value")
+_CLOSER = re.compile(r"</(.*\W|)(\w+)>")
+#: Of a tool's parameters, how many names are looked for in closing tags.
+_MOST_KEYS = 32
 _PLAIN_KEY = re.compile(r"\w{2,64}", re.ASCII)
 
 
@@ -40,7 +45,8 @@ class ParameterReader(CallReader):
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._parameters = Parameters(ParameterTypes(None), self._emit_fragment, self._defect)
         self.value_stops, self._closers, self._value_marks, self._ends = _ends_of_values(type(self))
-        self._open_value = OpenValue(self._ends, (), self._is_foreign)
+        self._open_value = OpenValue(self._ends, (), self._is_foreign, self._opens_next)
+        self._other_closers: tuple[str, ...] = ()  # that are no spelling of the family's, or named after a key
         self._indent = ""  # of the last tag of a parameter
         self._tag_cut = False  # whether the output is cut off in a tag
         #: What the script is looking for: the end of a value, the next marker of a section, or neither.
@@ -87,7 +93,11 @@ class ParameterReader(CallReader):
 
     def _begin_call(self, name: str) -> None:
         name = self._open_call(name)
-        self._parameters = Parameters(self._types_of(name), self._emit_fragment, self._defect)
+        types = self._types_of(name)
+        self._parameters = Parameters(types, self._emit_fragment, self._defect)
+        keys = (key for key in types.own_keys()[:_MOST_KEYS] if _PLAIN_KEY.fullmatch(key))
+        closers = (*_foreign_closers(self.parameter_end), *(f"</{key}>" for key in keys))
+        self._other_closers = tuple(c for c in dict.fromkeys(closers) if not c.startswith(self._value_marks))
 
     def _only_tool(self) -> str | None:
         """The request's only tool, which a call without a name must mean; None if there are several."""
@@ -95,6 +105,10 @@ class ParameterReader(CallReader):
 
     def _is_foreign(self, tag: str) -> bool:
         """Whether a nested tag, of which `tag` is all up to its bracket, is no parameter of the tool."""
+        return False
+
+    def _opens_next(self, text: str, at: int, tag: int) -> bool:
+        """Whether a nested tag is a parameter that the call lacks: see `OpenValue`."""
         return False
 
     def _parameter_value(
@@ -118,16 +132,11 @@ class ParameterReader(CallReader):
                 newlines = (*newlines, "\n" + self._indent)
                 if (yield from self._next_is(self._indent)) is not None:
                     write = dedented = _Dedented(write, self._indent)
-        closers = self._closers
-        own: tuple[str, ...] = ()
-        if _PLAIN_KEY.fullmatch(key) and self._parameters.declares(key):
-            own = (f"</{key}>",)
-            newlines = (*newlines, "\n")
-        stops = self._value_marks
-        if own or newlines:
-            stops = (*stops, *own, *(newline + own[0] for newline in newlines if own))
-            stops = (*stops, *(newline + closer for newline in newlines if newline != "\n" for closer in closers))
-        self._open_value = OpenValue(self._ends, own, self._is_foreign, lenient=lenient)
+        closers, others = self._closers, self._other_closers
+        stops = (*self._value_marks, *others)
+        stops = (*stops, *(newline + other for newline in (*newlines, "\n") for other in others))
+        stops = (*stops, *(newline + closer for newline in newlines for closer in closers))
+        self._open_value = OpenValue(self._ends, map(self.in_alphabet, others), self._is_foreign, self._opens_next, lenient=lenient)
         marker = yield from self._up_to_end(write, *stops)
         if marker is None:
             return
@@ -135,7 +144,7 @@ class ParameterReader(CallReader):
             dedented.end()
         self._parameters.close()
         marker = marker.strip(WHITESPACE)
-        if marker in own:
+        if marker in others:
             self._defect("misspelled_marker", marker)
         elif marker in closers:
             yield from self._end_of_closer(marker, self.parameter_end)
@@ -197,6 +206,17 @@ class ParameterReader(CallReader):
         """Report text that is misplaced, and that `_between` did not read."""
         self._stray = False
         self._stray_text(text)
+
+
+@functools.cache
+def _foreign_closers(end: str) -> tuple[str, ...]:
+    """Closing tags that models write for `end`, and that do not begin as it does."""
+    match = _CLOSER.fullmatch(end)
+    if match is None:
+        return ()
+    token, name = match.groups()
+    tag = token + name
+    return (*(f"</{token}{other}>" for other in _NAMES), f"</ {tag}>", f"<//{tag}>", f"<\\/{tag}>")
 
 
 @functools.lru_cache(256)

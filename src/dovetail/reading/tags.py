@@ -64,6 +64,12 @@ class TagReader(ParameterReader):
         name = self._attributes(tag.removeprefix(self.in_alphabet(self.parameter))).values.get("name")
         return name is not None and self._parameters.excludes(name)
 
+    def _opens_next(self, text: str, at: int, tag: int) -> bool:
+        opener = self.in_alphabet(self.parameter)
+        begin = text.find(opener, tag) + len(opener)
+        name = self._attributes(text[begin : text.find(">", begin, begin + LONGEST_HEADER)]).values.get("name")
+        return name is not None and self._parameters.lacks(name)
+
     # -- a marker that the end of the output cuts off ------------------------------------------------------------------
 
     def _cut_marker(self) -> bool:

@@ -3,7 +3,7 @@
 A value ends at a closing tag that the rest of the call follows. With anything else behind it, the tag is text if the
 value's own closing tag comes again before any other marker. So what the grammar derives is read as derived: no value
 has its own closing tag in it. A near-miss of that tag counts by the same rule, reversed: it is text if the proper
-closing tag comes before any other marker.
+closing tag comes before any other marker. A closing tag is not the value's own if another parameter was opened before.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _END_OF_OUTPUT: Final = "\n"
 _LONGEST_TAG: Final = 256
 
 
+#: See `OpenValue`.
+OpensNext: TypeAlias = Callable[[str, int, int], bool]
 #: See `ValueEnds`.
 Closer: TypeAlias = Literal["whole", "own", "other"]
 
@@ -35,7 +37,7 @@ class ValueEnds(NamedTuple):
     `closers`: the closing tag and its near-misses, up to the last bracket. It is "whole" if it has no bracket, "own" if
     a bracket makes it the family's, and "other" if nothing does. `nested`: what opens another parameter. `end`: all of
     the closing tag. `other` finds that and the ordinary text that ends a value in its place; `misspelled` finds any of
-    `closers`. `marks` finds what may follow a value, of which `longest` is the longest. `after`: what may follow the
+    `closers`; `walk` finds `end`, that text and `nested`. `marks` finds what may follow a value, of which `longest` is the longest. `after`: what may follow the
     closing tag and belongs to it. `one_line`: whether the family writes nothing between a value and what follows it.
     """
 
@@ -44,6 +46,7 @@ class ValueEnds(NamedTuple):
     end: str
     other: re.Pattern[str]
     misspelled: re.Pattern[str]
+    walk: re.Pattern[str]
     marks: Search
     longest: int
     after: str
@@ -64,11 +67,14 @@ def value_ends(
     marks = {mark.lstrip() for mark in marks}
     # No literal may begin another.
     marks = tuple(mark for mark in marks if not any(mark != other and mark.startswith(other) for other in marks))
+    nested, stops = frozenset(nested), tuple(stops)
     other = Literals((end, *stops), controls=False).pattern
+    openers = (tag for tag in nested if not any(tag != other and tag.startswith(other) for other in (*stops, *nested)))
+    walk = Literals((end, *stops, *openers), controls=False).pattern
     search = Literals(marks, controls=False).search
     any_closer = Literals(tuple(closers), controls=False).pattern
     return ValueEnds(
-        closers, frozenset(nested), end, other, any_closer, search, max(map(len, marks), default=0), after, one_line
+        closers, nested, end, other, any_closer, walk, search, max(map(len, marks), default=0), after, one_line
     )
 
 
@@ -78,14 +84,23 @@ class OpenValue:
     `closers`: closing tags of this value that are no spelling of the family's, named after its key.
     `lenient`: whether the value was not opened as the family does, so that no grammar derives it.
     `excludes`: whether a nested tag, of which it gets all up to its bracket, is no parameter of the tool.
+    `opens_next`: whether a nested tag is one that the call lacks. It gets the unread text, where what may belong to the
+    tag begins in it, and where the tag is.
     """
 
     def __init__(
-        self, ends: ValueEnds, closers: Iterable[str], excludes: Callable[[str], bool], *, lenient: bool = False
+        self,
+        ends: ValueEnds,
+        closers: Iterable[str],
+        excludes: Callable[[str], bool],
+        opens_next: OpensNext,
+        *,
+        lenient: bool = False,
     ) -> None:
         self._ends = ends
         self._closers = frozenset(closers)
         self._excludes = excludes
+        self._opens_next = opens_next
         self._lenient = lenient
         #: How many nested parameters are open in the value's text.
         self._depth = 0
@@ -104,18 +119,35 @@ class OpenValue:
                 return self._nested_line(text, at - len(marker), at, over)
             self._depth += 1
             return 0
-        length = self.goes_on(text, at)
+        length = self.goes_on(text, at, over, begin if nested else None)
         if nested and length is not None and length >= 0:
             self._depth += 1
         return length
 
-    def goes_on(self, text: str, at: int) -> int | None:
-        """Whether the value goes on at `at`, because its end comes before anything else that ends it: see `weigh`."""
-        pattern = self._ends.misspelled if self._lenient else self._ends.other
-        match = pattern.search(text, at, at + FARTHEST)
-        if match is not None and match.lastindex:
-            return 0 if self._lenient or match.group() == self._ends.end else -1
-        return 0 if len(text) >= at + FARTHEST else None
+    def goes_on(self, text: str, at: int, over: bool, opener: int | None = None) -> int | None:
+        """Whether the value goes on at `at`, because its end comes before anything else that ends it: see `weigh`.
+
+        `opener`: where a parameter's opening tag is before `at`, whose end has to come first.
+        """
+        depth = 0 if opener is None else 1
+        limit = at + FARTHEST
+        for match in (self._ends.misspelled if self._lenient else self._ends.walk).finditer(text, at, limit):
+            if not match.lastindex:
+                break
+            if match.group() in self._ends.nested:
+                opener = match.start() if opener is None else opener
+                depth += 1
+            elif not (self._lenient or match.group() == self._ends.end):
+                return -1
+            elif not depth:
+                return 0
+            else:
+                depth -= 1
+        if len(text) < limit and not over:
+            return None
+        if opener is not None and self._opens_next(text, at, opener):
+            return -1
+        return 0 if len(text) >= limit else None
 
     # -- one marker ---------------------------------------------------------------------------------------------------
 
@@ -140,12 +172,12 @@ class OpenValue:
         stop = self._ends.other.match(text, end - 1)
         if stop is not None and stop.lastindex:  # what no value has in it
             return -1
-        return self.goes_on(text, at)
+        return self.goes_on(text, at, over)
 
     def _own_closer(self, text: str, at: int, end: int, mark: str, over: bool) -> int | None:
         """The same for the family's closing tag, after which `mark` comes, at `end`."""
         if not mark:
-            return self.goes_on(text, at)
+            return self.goes_on(text, at, over)
         if mark in self._ends.closers or mark.removesuffix(">") in self._ends.closers:
             if self._depth:
                 self._depth -= 1
@@ -164,9 +196,9 @@ class OpenValue:
         if mark[:2] == "</" and mark[-1] != ">":
             end = self._end_of_tag(text, end, over)
             if end <= 0:
-                return None if end < 0 else self.goes_on(text, at)
+                return None if end < 0 else self.goes_on(text, at, over)
         following = self._next_mark(text, end, over)[1]
-        return None if following is None else -1 if following else self.goes_on(text, at)
+        return None if following is None else -1 if following else self.goes_on(text, at, over)
 
     def _nested_line(self, text: str, begin: int, at: int, over: bool) -> int | None:
         """The same for a parameter's opening tag at the beginning of a line. It ends the value unless it is foreign.
@@ -185,7 +217,7 @@ class OpenValue:
             if mark is None:
                 return None
             if not mark or mark.removesuffix(">") in self._ends.closers:
-                length = self.goes_on(text, at)
+                length = self.goes_on(text, at, over)
                 if length == 0:
                     self._depth += 1
                 return length

@@ -77,6 +77,10 @@ class KimiK3Reader(ParameterReader):
     def nested_tags(cls) -> tuple[str, ...]:
         return (_ARGUMENT,)
 
+    def _opens_next(self, text: str, at: int, tag: int) -> bool:
+        key = re.search(r'key="([^"]*)"', text[tag : tag + LONGEST_HEADER])
+        return key is not None and self._parameters.lacks(key[1])
+
     def _read(self) -> Script[None]:
         inside = "think" if self._options.thinking else "response"
         if inside == "response":
@@ -225,7 +229,7 @@ class KimiK3Reader(ParameterReader):
         write = self._parameters.open(key, types)
         if tag.stop != SEP and rest:
             write(rest)
-        self._open_value = OpenValue(self._ends, (), self._is_foreign)
+        self._open_value = OpenValue(self._ends, (), self._is_foreign, self._opens_next)
         marker = yield from self._up_to_end(write, *self.value_stops)
         if marker is None:
             return

@@ -58,8 +58,9 @@ class MiniCPM5Reader(TagReader):
         if text[self._at] == CDATA_END[0]:
             return -1
         outside = self._ends
-        ends = outside._replace(end=CDATA_END + outside.end, other=_ends_in_cdata(type(self)))
-        return OpenValue(ends, (), self._is_foreign).goes_on(text, at)
+        end = _ends_in_cdata(type(self))
+        ends = outside._replace(end=CDATA_END + outside.end, other=end, walk=end)
+        return OpenValue(ends, (), self._is_foreign, self._opens_next).goes_on(text, at, self._over)
 
 
 @functools.cache
