@@ -19,8 +19,8 @@ import msgspec
 
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_text import WHITESPACE, closing, is_json
-from dovetail.reading.parameters import from_python
 from dovetail.reading.prose import MOST_SPACE
+from dovetail.reading.python_text import from_python
 from dovetail.reading.reader import FARTHEST, MALFORMED, Abandoned, ReaderOptions, Script, Weigh
 from dovetail.reading.values import ANY, STRING, ParameterTypes
 from dovetail.tokens import Tokenizer

@@ -23,7 +23,7 @@ import msgspec
 
 from dovetail.reading.json_end import JsonEnd, string_goes_on
 from dovetail.reading.json_text import is_json
-from dovetail.reading.parameters import PYTHON_WORDS, from_python
+from dovetail.reading.python_text import PYTHON_WORDS, from_python
 from dovetail.reading.reader import MALFORMED
 from dovetail.reading.values import ANY, STRING, ParameterTypes
 
@@ -442,7 +442,7 @@ class MendedJson:
         if self._expected == _COLON or (self._expected == _VALUE and self._levels[-1].end == "}"):
             self.malformed = True
             return
-        if bracket == "]" and not self._arrays:
+        if not (self._arrays if bracket == "]" else len(self._levels) - self._arrays):
             self._mended("stray_bracket")
             return
         if "," in self._gap:

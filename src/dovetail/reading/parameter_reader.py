@@ -136,7 +136,9 @@ class ParameterReader(CallReader):
         stops = (*self._value_marks, *others)
         stops = (*stops, *(newline + other for newline in (*newlines, "\n") for other in others))
         stops = (*stops, *(newline + closer for newline in newlines for closer in closers))
-        self._open_value = OpenValue(self._ends, map(self.in_alphabet, others), self._is_foreign, self._opens_next, lenient=lenient)
+        self._open_value = OpenValue(
+            self._ends, map(self.in_alphabet, others), self._is_foreign, self._opens_next, lenient=lenient
+        )
         marker = yield from self._up_to_end(write, *stops)
         if marker is None:
             return

@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator
 from json.encoder import encode_basestring as quote
 from typing import Any
 
+from dovetail.reading.json_mending import MendedJson
 from dovetail.reading.json_prefix import LONGEST_SCALAR, JsonPrefix
 from dovetail.reading.json_text import WHITESPACE, closing, is_json
+from dovetail.reading.python_text import from_python
 from dovetail.reading.values import ANY, NULL, STRING, ParameterTypes
 
 _WORDS = {"null": ("null",), "boolean": ("true", "false")}
@@ -289,8 +291,29 @@ class Parameters:
             if is_json(repaired):
                 self._defect(kind, self._key)
                 return repaired
+        if mended := self._mended(value):
+            return mended
         self._defect("invalid_value", self._key)
         return quote(text)
+
+    def _mended(self, value: str) -> str:
+        """An object or an array that is JSON but for what `MendedJson` mends; "" if `value` is none."""
+        if value[:1] not in ("{", "[") or value[0] not in _brackets(self._types):
+            return ""
+        kinds: list[str] = []
+        json_value = MendedJson(self._types_of.inside(self._key), kinds.append)
+        mended, end = json_value.feed(value)
+        mended += json_value.flush()
+        if not json_value.complete and not json_value.in_string and (brackets := json_value.closing()):
+            kinds.append("missing_bracket")
+            mended += brackets
+        if rest := value[end:].strip(WHITESPACE):
+            kinds.append("stray_bracket")
+        if rest.strip("}]" + WHITESPACE) or not is_json(mended):
+            return ""
+        for kind in kinds:
+            self._defect(kind, self._key)
+        return mended
 
     def _is_value(self, text: str) -> bool:
         text = text.strip(WHITESPACE)
@@ -330,38 +353,7 @@ def _scalar(types: frozenset[str]) -> Callable[[str], Any]:
 
 # -- near-misses ------------------------------------------------------------------------------------------------------
 
-_PYTHON = re.compile(
-    # A string without an end matches up to the end of the text, so that the search does not restart at every quote.
-    r"""(?P<word>\b(?:True|False|None)\b)|"(?:[^"\\]|\\.)*+"?|'(?P<string>(?:[^'\\]|\\.)*+)'|'(?:[^'\\]|\\.)*+"""
-    r"""|,(?=\s*[\]}])""",
-    re.DOTALL,
-)
 _WORDS_IN_ANY_CASE = {"true": "true", "false": "false", "none": "null", "null": "null"}
-PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
-_IN_STRING = re.compile(r'\\(?:x([0-9a-fA-F]{2})|(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.))|["\x00-\x1f]', re.DOTALL)
-
-
-def from_python(text: str) -> str:
-    """`text` with Python's words, quotes and trailing commas replaced by JSON's. Everything else stays."""
-    return _PYTHON.sub(_json_token, text)
-
-
-def _json_token(token: re.Match[str]) -> str:
-    if token["word"]:
-        return PYTHON_WORDS[token["word"]]
-    if token["string"] is not None:
-        return f'"{_IN_STRING.sub(_json_escape, token["string"])}"'
-    return "" if token.group() == "," else token.group()
-
-
-def _json_escape(escape: re.Match[str]) -> str:
-    if escape[1]:
-        return f"\\u00{escape[1]}"
-    if escape[2]:
-        return escape.group()
-    if escape[3]:
-        return escape[3] if escape[3] == "'" else quote(escape.group())[1:-1]
-    return quote(escape.group())[1:-1]
 
 
 def _unescaped(text: str) -> str:

@@ -21,7 +21,7 @@ from dovetail.events import CallArguments
 from dovetail.reading.alphabet import any_control
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_text import closing, is_json
-from dovetail.reading.parameters import from_python
+from dovetail.reading.python_text import from_python
 from dovetail.reading.reader import FARTHEST, MALFORMED, Abandoned, ReaderOptions, Script, Weigh
 from dovetail.reading.values import STRING, ParameterTypes, types_of
 from dovetail.tokens import Tokenizer

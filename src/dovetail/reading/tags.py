@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dovetail.events import Content, Event
+from dovetail.events import Content
 from dovetail.reading.arguments import malformed
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE

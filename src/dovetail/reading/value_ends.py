@@ -36,9 +36,10 @@ class ValueEnds(NamedTuple):
 
     `closers`: the closing tag and its near-misses, up to the last bracket. It is "whole" if it has no bracket, "own" if
     a bracket makes it the family's, and "other" if nothing does. `nested`: what opens another parameter. `end`: all of
-    the closing tag. `other` finds that and the ordinary text that ends a value in its place; `misspelled` finds any of
-    `closers`; `walk` finds `end`, that text and `nested`. `marks` finds what may follow a value, of which `longest` is the longest. `after`: what may follow the
-    closing tag and belongs to it. `one_line`: whether the family writes nothing between a value and what follows it.
+    the closing tag. `other` finds that and the ordinary text that ends a value in its place; `walk` finds the same and
+    `nested`; `misspelled` finds any of `closers`. `marks` finds what may follow a value, of which `longest` is the
+    longest. `after`: what may follow the closing tag and belongs to it. `one_line`: whether the family writes nothing
+    between a value and what follows it.
     """
 
     closers: Mapping[str, Closer]
