@@ -46,6 +46,7 @@ class ParameterReader(CallReader):
         self._parameters = Parameters(ParameterTypes(None), self._emit_fragment, self._defect)
         self.value_stops, self._closers, self._value_marks, self._ends = _ends_of_values(type(self))
         self._open_value = OpenValue(self._ends, (), self._is_foreign, self._opens_next)
+        self._plain_keys: list[str] = []  # of the tool, those that may be the name of a tag
         self._other_closers: tuple[str, ...] = ()  # that are no spelling of the family's, or named after a key
         self._indent = ""  # of the last tag of a parameter
         self._tag_cut = False  # whether the output is cut off in a tag
@@ -95,8 +96,8 @@ class ParameterReader(CallReader):
         name = self._open_call(name)
         types = self._types_of(name)
         self._parameters = Parameters(types, self._emit_fragment, self._defect)
-        keys = (key for key in types.own_keys()[:_MOST_KEYS] if _PLAIN_KEY.fullmatch(key))
-        closers = (*_foreign_closers(self.parameter_end), *(f"</{key}>" for key in keys))
+        self._plain_keys = [key for key in types.own_keys()[:_MOST_KEYS] if _PLAIN_KEY.fullmatch(key)]
+        closers = (*_foreign_closers(self.parameter_end), *(f"</{key}>" for key in self._plain_keys))
         self._other_closers = tuple(c for c in dict.fromkeys(closers) if not c.startswith(self._value_marks))
 
     def _only_tool(self) -> str | None:
@@ -124,7 +125,10 @@ class ParameterReader(CallReader):
         if begun:
             write(begun)
         elif self.newline_before_value:
-            if (yield from self._next_is("\n", "\r\n")) == "\r\n":
+            line = yield from self._next_is("\n", "\r\n", ">\n")
+            if line == ">\n":
+                self._defect("stray_bracket", ">")
+            elif line == "\r\n":
                 self._defect("carriage_return", key)
                 newlines = ("\r\n",)
             if self._indent:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from dovetail.events import Content
@@ -35,8 +35,9 @@ class TagReader(ParameterReader):
     declares_string = False
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
-        self._marks, self._marks_in_text, self._closing = _marks_of_sections(type(self))
+        self._marks, self._marks_in_text, self._closing, self._others = _marks_of_sections(type(self))
         self._misspelled = False  # whether the last tag was in another spelling
+        self._key_tags: dict[str, str] = {}  # tags that are no more than the name of a parameter, and these names
         self._space_before = ""  # the whitespace before the last marker
         super().__init__(options, tokenizer)
 
@@ -59,6 +60,15 @@ class TagReader(ParameterReader):
     def nested_tags(cls) -> tuple[str, ...]:
         # A newline may belong to the end of the value.
         return tuple(cls.parameter + after for after in cls.after_tag(cls.parameter) if after not in ("\r", "\n"))
+
+    def _begin_call(self, name: str) -> None:
+        super()._begin_call(name)
+        tags = {f"<{key}>": key for key in self._plain_keys}
+        self._key_tags = {
+            tag: key
+            for tag, key in tags.items()
+            if not (tag.startswith(self._marks) or any(mark.startswith(tag) for mark in self._marks))
+        }
 
     def _is_foreign(self, tag: str) -> bool:
         name = self._attributes(tag.removeprefix(self.in_alphabet(self.parameter))).values.get("name")
@@ -171,20 +181,20 @@ class TagReader(ParameterReader):
         if (end := self._closing.get(marker)) is not None:
             yield from self._end_of_closer(marker, end)
             return end
-        meant = self.other_marks.get(marker)
+        meant = self._others.get(marker)
         if meant is None:
             return marker
         self._misspelled = True
         self._defect("misspelled_marker", marker)
         if meant in (self.call, self.parameter):
-            self._at -= len(_NAME) if marker.endswith(_NAME) else marker.endswith(">")
+            self._at -= len(_NAME) if marker.endswith(_NAME) else marker.endswith((">", "="))
         return meant
 
-    def _next_mark(self) -> Script[str | None]:
-        """Read up to the next marker where no text belongs."""
+    def _next_mark(self, *others: str) -> Script[str | None]:
+        """Read up to the next marker, or one of `others`, where no text belongs."""
         try:
             self._looks_for = "mark"
-            marker = yield from self._between(*self._marks)
+            marker = yield from self._between(*self._marks, *others)
         finally:
             self._looks_for = ""
         return (yield from self._begun(marker))
@@ -329,7 +339,7 @@ class TagReader(ParameterReader):
             marker = self.call_end
         else:
             while True:
-                marker = yield from self._next_mark()
+                marker = yield from self._next_mark(*self._key_tags)
                 self._indent = self._space_before.rpartition("\n")[2] if "\n" in self._space_before else ""
                 self._space_before = ""
                 if marker == self.parameter:
@@ -341,6 +351,8 @@ class TagReader(ParameterReader):
                     yield from self._parameter(tag, lenient)
                 elif marker == self.parameter_end:
                     self._stray_marker(marker)
+                elif marker in self._key_tags:
+                    yield from self._element(self._key_tags[marker])
                 else:
                     break
             self._close_parameters(marker, self.call_end)
@@ -350,18 +362,33 @@ class TagReader(ParameterReader):
 
     def _is_plain_text(self) -> Script[bool]:
         """Read a call that has text in place of parameters; False for other text."""
-        if (yield from self._peek()) in ("", "<", *self.controls):
+        if (yield from self._peek()) in ("", *self.controls):
             return False
-        text, marker = yield from self._read_up_to(LONGEST_HEADER, *self._marks)
-        if marker is not None and self._closing.get(marker) == self.call_end:
+        text, marker = yield from self._read_up_to(LONGEST_HEADER, *self._marks, *self._key_tags)
+        if text and marker is not None and self._closing.get(marker) == self.call_end:
             yield from self._begun(marker)
             self._malformed(malformed(text.rstrip()), closed=True)
             self._end_call()
             return True
-        self._misplaced(text)
+        if text:
+            self._misplaced(text)
         if marker:
             self._unread()
         return False
+
+    def _element(self, key: str) -> Script[None]:
+        """Read a parameter that has its name in place of a tag: `<query>words</query>`."""
+        self._defect("foreign_markup", f"<{key}>")
+        write, end = self._parameters.open(key), f"</{key}>"
+        if self.newline_before_value:
+            yield from self._next_is("\n")
+        marker = yield from self._value(write, end, "\n" + end, self.call_end, self.section_end, *self.ends)
+        if marker is None:
+            return
+        self._parameters.close()
+        if marker != end:
+            self._defect("missing_parameter_end", key)
+            self._unread()
 
     def _parameter(self, tag: _Tag | None, lenient: bool) -> Script[None]:
         """Read a parameter after its tag. `lenient`: whether that was in another spelling."""
@@ -467,11 +494,17 @@ class TagReader(ParameterReader):
 
 
 @functools.lru_cache(256)
-def _marks_of_sections(kind: type[TagReader]) -> tuple[tuple[str, ...], tuple[str, ...], Mapping[str, str]]:
-    """The markers in a family's sections, and where ordinary text may look like a tag; and the closing tag that each of
-    them begins."""
+def _marks_of_sections(
+    kind: type[TagReader],
+) -> tuple[tuple[str, ...], tuple[str, ...], Mapping[str, str], Mapping[str, str]]:
+    """The markers in a family's sections, and where ordinary text may look like a tag; the closing tag that each of
+    them begins; and other spellings, with the marker that each of them means."""
     ends = {end: end for end in (kind.call_end, kind.parameter_end, kind.section_end) if end}
     ends |= {other: end for other, end in kind.other_marks.items() if end in ends}
+    token, _ = _split(kind.call)
+    stems = tuple(end.removesuffix(">") for end in ends)
+    named = (f"</{token}{name}>" for name in _CALLS)
+    ends |= {end: kind.call_end for end in named if not end.startswith(stems)}
     closing = {
         stem: end
         for each, end in ends.items()
@@ -480,7 +513,30 @@ def _marks_of_sections(kind: type[TagReader]) -> tuple[tuple[str, ...], tuple[st
     others = (other for other in kind.other_marks if other not in ends)
     marks = (kind.section, kind.think, kind.think_end.lstrip(), *closing, *others, *kind.ends)
     tags = [tag + after for tag in (kind.call, kind.parameter) for after in kind.after_tag(tag)]
-    return (*tags, *marks), (kind.call_in_text, kind.parameter_in_text, *marks), closing
+    inside = (*tags, *marks)
+    openers = {
+        opener: tag
+        for tag, names in ((kind.call, _CALLS), (kind.parameter, _PARAMETERS))
+        for opener in _foreign_openers(tag, names)
+        if not any(opener.startswith(mark) or mark.startswith(opener) for mark in inside)
+    }
+    in_text = (kind.call_in_text, kind.parameter_in_text, *marks)
+    return (*inside, *openers), in_text, closing, {**openers, **kind.other_marks}
+
+
+def _split(tag: str) -> tuple[str, str]:
+    """What stands before the word of an opening tag, and the word."""
+    token, word = re.fullmatch(r"<(.*\W|)(\w+)", tag).groups()  # type: ignore[union-attr]  # as every tag is
+    return token, word
+
+
+def _foreign_openers(tag: str, names: Iterable[str]) -> Iterator[str]:
+    """What models write for `tag`, an opening tag up to its name: another word for what it is, another sign."""
+    token, name = _split(tag)
+    for other in names:
+        for sign in ("=", ":", _NAME):
+            if other != name or sign == ":":
+                yield f"<{token}{other}{sign}"
 
 
 class EqualsTagReader(TagReader):
@@ -539,6 +595,9 @@ _DECLARED_TYPES = {"true": STRING, "false": VALUES}
 _ATTRIBUTE = re.compile(r"""(?<![\w.:-])([\w.:-]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]++))""")
 _AS_WRITTEN = re.compile(r'\s*name="(?P<name>[^=]*?)"?(?:\s+string="(?P<string>true|false)")?\s*')
 _NAME = " name="
+#: What models call a call and a parameter in the tags that open them.
+_CALLS = ("function", "Function", "functions", "func", "function_call", "tool", "invoke", "Invoke", "call")
+_PARAMETERS = ("parameter", "Parameter", "parameters", "param", "argument", "arg")
 _WITH_ATTRIBUTES = re.compile(r"""([^\s"']+|"[^"]*"|'[^']*')(?:\s+[\w.:-]+=(?:"[^"]*"|'[^']*'|[^\s"'<>]+))+""")
 _WORD = re.compile(r"""=?\s*(["']?)([\w.-]+)\1""")
 _UNQUOTED = re.compile(r"=\s*+[^\s\"']++")
