@@ -133,7 +133,7 @@ def test_without_a_type_the_schema_decides() -> None:
         (OVER + tools(call(tag('argument key="city" type="string"') + "Paris")), "", CALLED,
          ["missing_parameter_end"]),
         (OVER + tools(call(tag('argument key="city" type="string"') + "P" + argument("days", "number", "3"))), "",
-         [("search", '{"city": "P<|open|>argument key=\\"days\\" type=\\"number\\"<|sep|>3"}')], []),
+         [("search", '{"city": "P", "days": 3}')], ["missing_parameter_end"]),
         (OVER + tools(call(tag("json") + '{"city": "Paris"}')), "", CALLED, []),
         (OVER + tools(call(), close("call"), close("argument"), tag("tools")), "", CALLED, ["stray_marker"] * 3),
         (OVER + tools(call(argument(), close("argument"))), "", CALLED, ["stray_marker"]),

@@ -130,7 +130,7 @@ ENDED_BY_TOKENS = [
 
 @pytest.mark.parametrize("name", ENDED_BY_TOKENS)
 def test_a_token_ends_a_value_that_has_no_end(name: str) -> None:
-    """No well-formed value contains a control token. In text, what spells one is part of the value."""
+    """No well-formed value contains a control token. Neither is text that opens the next parameter a part of it."""
     reader = families.format_of(name).reader()
     assert isinstance(reader, ParameterReader)
     message = Message(calls=(Call("0", "get_weather", '{"city": "Paris", "days": 3}'),))
@@ -138,10 +138,9 @@ def test_a_token_ends_a_value_that_has_no_end(name: str) -> None:
     at = text.index("Paris") + len("Paris")
     end = reader.parameter_end + "<|sep|>" * (name == "kimi_k3")
     spoiled = text[:at] + text[at:].replace(end, "", 1)
-    (call,), (defect, *_) = (read := as_tokens(name, spoiled)).calls, read.defects
-    assert (json.loads(call.arguments), defect.kind) == ({"city": "Paris", "days": 3}, "missing_parameter_end")
-    (call,) = families.format_of(name).parse(spoiled, TOOLS, thinking=False).calls
-    assert json.loads(call.arguments)["city"].endswith("3")
+    for read in (as_tokens(name, spoiled), families.format_of(name).parse(spoiled, TOOLS, thinking=False)):
+        (call,), (defect, *_) = read.calls, read.defects
+        assert (json.loads(call.arguments), defect.kind) == ({"city": "Paris", "days": 3}, "missing_parameter_end")
 
 
 @families_all

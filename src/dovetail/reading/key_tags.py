@@ -12,6 +12,7 @@ import functools
 import re
 from typing import ClassVar, Final
 
+from dovetail.reading.alphabet import any_control
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameter_reader import ParameterReader
@@ -53,7 +54,10 @@ class KeyTagReader(ParameterReader):
         return (cls.value,)
 
     def _opens_next(self, text: str, at: int, tag: int) -> bool:
-        return self._parameters.lacks(text[at:tag].rstrip().removesuffix(self.in_alphabet(self.key_end)).strip())
+        *before, key, _ = ("", *any_control.split(text[at:tag]))
+        if len(before) > 2:  # another call, its name and the key
+            return self._tool(before[-1].strip()) in self._options.tools
+        return self._parameters.lacks(key.strip())
 
     @classmethod
     def around_calls(cls) -> tuple[str, ...]:

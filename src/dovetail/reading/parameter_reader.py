@@ -109,7 +109,7 @@ class ParameterReader(CallReader):
         return False
 
     def _opens_next(self, text: str, at: int, tag: int) -> bool:
-        """Whether a nested tag is a parameter that the call lacks: see `OpenValue`."""
+        """Whether a nested tag is a parameter that the call lacks, or one of another call: see `OpenValue`."""
         return False
 
     def _parameter_value(

@@ -75,10 +75,15 @@ class TagReader(ParameterReader):
         return name is not None and self._parameters.excludes(name)
 
     def _opens_next(self, text: str, at: int, tag: int) -> bool:
-        opener = self.in_alphabet(self.parameter)
-        begin = text.find(opener, tag) + len(opener)
-        name = self._attributes(text[begin : text.find(">", begin, begin + LONGEST_HEADER)]).values.get("name")
-        return name is not None and self._parameters.lacks(name)
+        if (call := text.find(self.in_alphabet(self.call), at, tag)) >= 0:
+            return self._named(text, call, self.call) in self._options.tools
+        return self._parameters.lacks(self._named(text, tag, self.parameter))
+
+    def _named(self, text: str, at: int, tag: str) -> str:
+        """The name in the first opening `tag` from `at` on."""
+        tag = self.in_alphabet(tag)
+        begin = text.find(tag, at) + len(tag)
+        return self._attributes(text[begin : text.find(">", begin, begin + LONGEST_HEADER)]).values.get("name", "")
 
     # -- a marker that the end of the output cuts off ------------------------------------------------------------------
 

@@ -85,8 +85,8 @@ class OpenValue:
     `closers`: closing tags of this value that are no spelling of the family's, named after its key.
     `lenient`: whether the value was not opened as the family does, so that no grammar derives it.
     `excludes`: whether a nested tag, of which it gets all up to its bracket, is no parameter of the tool.
-    `opens_next`: whether a nested tag is one that the call lacks. It gets the unread text, where what may belong to the
-    tag begins in it, and where the tag is.
+    `opens_next`: whether a nested tag is a parameter that the call lacks, or one of another call. It gets the unread
+    text, and where in it a marker ended and the tag begins: between them may be the parameter's name, or another call.
     """
 
     def __init__(
@@ -131,6 +131,7 @@ class OpenValue:
         `opener`: where a parameter's opening tag is before `at`, whose end has to come first.
         """
         depth = 0 if opener is None else 1
+        ended = False
         limit = at + FARTHEST
         for match in (self._ends.misspelled if self._lenient else self._ends.walk).finditer(text, at, limit):
             if not match.lastindex:
@@ -144,11 +145,12 @@ class OpenValue:
                 return 0
             else:
                 depth -= 1
+                ended = True
         if len(text) < limit and not over:
             return None
         if opener is not None and self._opens_next(text, at, opener):
             return -1
-        return 0 if len(text) >= limit else None
+        return 0 if ended or len(text) >= limit else None
 
     # -- one marker ---------------------------------------------------------------------------------------------------
 
