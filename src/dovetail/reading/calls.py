@@ -118,7 +118,7 @@ class CallReader(ProseReader):
         self._ids.difference_update(ids)
 
     def _begins_call(self, text: str) -> bool:
-        begun = _BEGUN_NAME.sub("", text, count=1).strip()
+        begun = _BEGUN_NAME.sub("", text, count=1).strip().rstrip("\"'")
         return begun[:1] in "{[" or any(name.startswith(begun) for name in self._options.tools)
 
     # -- one call -----------------------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ class TagReader(ParameterReader):
                 self._misplaced(tag.text + tag.rest)
                 return
         self._begin_call(name)
-        self._arguments_in_tag(tag.text)
+        self._arguments_in_tag(tag.text.rstrip().removesuffix("/") if tag.empty else tag.text)
         self._stray_in_tag(tag)
         self._misplaced(tag.rest)
         if tag.empty:
@@ -349,7 +349,7 @@ class TagReader(ParameterReader):
                 self._space_before = ""
                 if marker == self.parameter:
                     lenient = self._misspelled
-                    tag = yield from self._tag()
+                    tag = yield from self._tag(in_call=True)
                     if tag is not None and self._opens_call(tag):
                         self._close_parameters(marker, self.call_end)
                         return tag
@@ -369,7 +369,11 @@ class TagReader(ParameterReader):
         """Read a call that has text in place of parameters; False for other text."""
         if (yield from self._peek()) in ("", *self.controls):
             return False
-        text, marker = yield from self._read_up_to(LONGEST_HEADER, *self._marks, *self._key_tags)
+        try:
+            self._looks_for = "mark"
+            text, marker = yield from self._read_up_to(LONGEST_HEADER, *self._marks, *self._key_tags)
+        finally:
+            self._looks_for = ""
         if text and marker is not None and self._closing.get(marker) == self.call_end:
             yield from self._begun(marker)
             self._malformed(malformed(text.rstrip()), closed=True)
@@ -438,10 +442,14 @@ class TagReader(ParameterReader):
 
     # -- one tag ------------------------------------------------------------------------------------------------------
 
-    def _tag(self) -> Script[_Tag | None]:
-        """Read the rest of a tag. None if the tag has no end; it is content then."""
+    def _tag(self, *, in_call: bool = False) -> Script[_Tag | None]:
+        """Read the rest of a tag. None if the tag has no end; it is content then, unless it was cut off in a call."""
         line = () if self.tags_span_lines else ("\n",)
         text, marker = yield from self._read_up_to(LONGEST_HEADER, ">", *line, *self._marks)
+        if marker is None and in_call and self._cut_off:
+            self._defect("unclosed_tag", text)
+            self._tag_cut = True
+            return None
         if not marker:
             self._abandon(text, "truncated_call" if marker is None else "endless_header")
             return None
@@ -542,6 +550,12 @@ def _foreign_openers(tag: str, names: Iterable[str]) -> Iterator[str]:
         for sign in ("=", ":", _NAME):
             if other != name or sign == ":":
                 yield f"<{token}{other}{sign}"
+
+
+def other_sections(section: str, *names: str) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Other names of the tags around a section: as in `other_marks`, and what opens a section among them."""
+    marks = {f"<{slash}{name}>": f"<{slash}{section}>" for name in names for slash in ("", "/")}
+    return marks, tuple(f"{line}<{name}>" for name in names for line in ("", "\n"))
 
 
 class EqualsTagReader(TagReader):

@@ -11,22 +11,17 @@ Only the outer tags are control tokens. Source: MiniMax's chat template.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from dovetail.formats.base import EngineParsers
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
-from dovetail.reading.tags import TagReader
+from dovetail.reading.tags import TagReader, other_sections
 from dovetail.reading.two_languages import JsonInTags
 
 
 class MiniMaxM2Reader(TagReader, JsonInTags):
     _other_language = JsonInTags._json_section
-    other_marks: ClassVar[Mapping[str, str]] = {
-        "<tool_call>": "<minimax:tool_call>",
-        "</tool_call>": "</minimax:tool_call>",
-    }
-    other_openers = ("<tool_call>", "\n<tool_call>")
+    other_marks, other_openers = other_sections(
+        "minimax:tool_call", "tool_call", "tool_calls", "function_calls", "minimax:tool_calls"
+    )
 
 
 class MiniMaxM2(DeclaredFormat):

@@ -7,6 +7,13 @@ from __future__ import annotations
 
 from dovetail.formats.base import EngineParsers, ReasoningBlock
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
+from dovetail.reading.tags import other_sections
+from dovetail.reading.two_languages import TagOrJsonReader
+
+
+class SeedOssReader(TagOrJsonReader):
+    other_marks, _sections = other_sections("seed:tool_call", "tool_call", "tool_calls", "seed:tool_calls")
+    other_openers = (*TagOrJsonReader.other_openers, *_sections)
 
 
 class SeedOss(DeclaredFormat):
@@ -23,3 +30,4 @@ class SeedOss(DeclaredFormat):
         between="\n",
         after_content="\n\n",
     )
+    script = SeedOssReader
