@@ -53,6 +53,13 @@ _KEY_AND_COLON: Final = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+'|\w++)[ \t\r
 _AFTER_IN_OBJECT: Final = re.compile(
     rf"[ \t\r\n]*+(?:\}}|(?=[,\"'])(?:,[ \t\r\n]*+)?(?:\}}|{_KEY_AND_COLON}))", re.DOTALL
 )
+#: The same if the object's bracket is missing, and the array around it ends or goes on with its next object.
+_AFTER_IN_OPEN_OBJECT: Final = re.compile(
+    rf"[ \t\r\n]*+\][ \t\r\n]*+(?:[\]}}]|,[ \t\r\n]*+{_KEY_AND_COLON})", re.DOTALL
+)
+_BEGUN_AFTER_IN_OPEN_OBJECT: Final = re.compile(
+    rf"[ \t\r\n]*+\][ \t\r\n]*+(?:,[ \t\r\n]*+(?:{_BEGUN_KEY}[\"']?[ \t\r\n]*+)?)?", re.DOTALL
+)
 _BEGUN_AFTER_IN_OBJECT: Final = re.compile(
     rf"[ \t\r\n]*+(?:(?:,[ \t\r\n]*+)?(?:{_BEGUN_KEY}[\"']?)?[ \t\r\n]*+)?", re.DOTALL
 )
@@ -60,6 +67,15 @@ _BEGUN_AFTER_IN_OBJECT: Final = re.compile(
 _AFTER_IN_ARRAY: Final = re.compile(r"[ \t\r\n]*+(?:[\]}]|,[ \t\r\n]*+[\"'\[{\]\-\dtfnTFN])")
 _BEGUN_AFTER_IN_ARRAY: Final = re.compile(r"[ \t\r\n]*+(?:,[ \t\r\n]*+)?")
 
+
+#: One quote more after the last one of a string, by whether the string stands in an object.
+_EXTRA_QUOTE: Final = {
+    True: re.compile(rf"[ \t\r\n]*+([\"'])[ \t\r\n]*+(?:\}}|,[ \t\r\n]*+(?:\}}|{_KEY_AND_COLON}))", re.DOTALL),
+    False: re.compile(r"[ \t\r\n]*+([\"'])[ \t\r\n]*+(?:[\]}]|,[ \t\r\n]*+[\"'\[{\]\-\dtfnTFN])"),
+}
+_BEGUN_EXTRA_QUOTE: Final = re.compile(
+    rf"[ \t\r\n]*+([\"'])[ \t\r\n]*+(?:,[ \t\r\n]*+(?:{_BEGUN_KEY}[\"']?[ \t\r\n]*+)?)?", re.DOTALL
+)
 
 #: The types of JSON values that begin with these characters, and of the others.
 _TYPES: Final = {
@@ -100,6 +116,7 @@ class MendedJson:
         self._left = ""  # text that has to be looked at again with what follows
         self._gap: list[str] = []  # white space and a comma before the next token
         self._string = ""  # the quote of the open string
+        self._quotes = 0  # how many quotes in it did not end it
         self._is_key = False
         self._key: list[str] = []  # the open string, if it is a key
         self._held: list[str] | None = None  # the open string, if the schema allows none
@@ -189,6 +206,10 @@ class MendedJson:
         return out
 
     @property
+    def has_members(self) -> bool:
+        return bool(self._keys)
+
+    @property
     def in_string(self) -> bool:
         quotes = sum(match.group() == '"' for match in _QUOTE.finditer(self._left)) if self._left else 0
         return bool(self._string) != bool(quotes % 2)
@@ -269,9 +290,13 @@ class MendedJson:
             if ends is None:
                 return -1
             if ends:
+                extra = None if self._is_key else self._extra_quote(text, at + 1)
+                if extra is not None:
+                    self._mended("stray_quote")
                 self._end_string()
-                return at + 1
+                return at + 1 if extra is None else extra
             self.quotes_escaped = True
+            self._quotes += 1
         if character != '"' or mark == '"':
             self._mended("unescaped_text")
         self._write(quote(character)[1:-1])
@@ -302,11 +327,25 @@ class MendedJson:
             (_AFTER_IN_OBJECT, _BEGUN_AFTER_IN_OBJECT) if in_object else (_AFTER_IN_ARRAY, _BEGUN_AFTER_IN_ARRAY)
         )
         limit = at + _FARTHEST
+        if self._extra_quote(text, at) is not None:
+            return self._quotes % 2 == 0
+        if len(text) < limit and (match := _BEGUN_EXTRA_QUOTE.fullmatch(text, at, limit)) and match[1] == self._string:
+            return None
         if after.match(text, at, limit):
             return True
         if begun.fullmatch(text, at, limit):
             return True if len(text) >= limit else None
+        if in_object and self._arrays:
+            if _AFTER_IN_OPEN_OBJECT.match(text, at, limit):
+                return True
+            if len(text) < limit and _BEGUN_AFTER_IN_OPEN_OBJECT.fullmatch(text, at, limit):
+                return None
         return False
+
+    def _extra_quote(self, text: str, at: int) -> int | None:
+        """The offset after a quote too many behind the quote before `at`; None if there is none."""
+        match = _EXTRA_QUOTE[self._levels[-1].end == "}"].match(text, at, at + _FARTHEST)
+        return match.end(1) if match is not None and match[1] == self._string else None
 
     def _end_string(self) -> None:
         self._string = ""
@@ -350,6 +389,8 @@ class MendedJson:
             return end
         character = text[at]
         match character:
+            case '"' | "'" if self._expected == _COLON:
+                self._mended("stray_quote")
             case '"' | "'":
                 self._begin_string(character)
             case "{" | "[":
@@ -396,7 +437,7 @@ class MendedJson:
         if mark == "'":
             self._mended("python_value")
         self._is_key = self._expected in (_KEY, _KEY_OR_END)
-        self._string = mark
+        self._string, self._quotes = mark, 0
         if not self._is_key and "string" not in self._levels[-1].value_types:
             self._held = []
         else:
