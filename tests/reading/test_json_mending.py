@@ -109,6 +109,11 @@ CASES = [
     ('{"a": [1, 2}', '{"a": [1, 2]}', {"missing_bracket"}),
     ('{"a": 1]}', '{"a": 1}', {"stray_bracket"}),
     ('{{"a": 1}', '{"a": 1}', {"stray_bracket"}),
+    ('{"a": [{"b": "x"], "c": 1}', '{"a": [{"b": "x"}], "c": 1}', {"missing_bracket"}),
+    ('{"a": [{"b": "x["y"] = 1"}]}', '{"a": [{"b": "x[\\"y\\"] = 1"}]}', {"unescaped_text"}),
+    ('{"a": "x""}', '{"a": "x"}', {"stray_quote"}),
+    ('{"a": "x"", "b": ["y""]}', '{"a": "x", "b": ["y"]}', {"stray_quote"}),
+    ('{"a"": "say "x""}', '{"a": "say \\"x\\""}', {"stray_quote", "unescaped_text"}),
 ]
 
 
@@ -172,5 +177,5 @@ def test_arguments_too_deep_for_parsers_cannot_be_read(depth: int, malformed: bo
 def test_what_is_no_string_of_an_object_holds_none(text: str) -> None:
     arguments = JsonArguments()
     assert arguments.feed(text) == ("", "")
-    assert arguments.encoded() is None
+    assert arguments.held() is None
     assert json.loads(arguments.as_malformed()) == {MALFORMED: text}

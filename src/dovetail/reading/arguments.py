@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring as quote
+from typing import TypeAlias
 
 from dovetail.reading.json_end import JsonEnd
 from dovetail.reading.json_mending import MendedJson
@@ -16,8 +17,14 @@ from dovetail.reading.values import WRAPPERS, ParameterTypes
 
 _SPACE = f"[{WHITESPACE}]{{0,16}}"
 _KEY = r'[^"\\]{0,128}'
-#: Arguments in a wrapper: its key, the inner bracket, and the first key after that.
-_WRAPPED = re.compile(rf'\{{{_SPACE}"({"|".join(WRAPPERS)})"{_SPACE}:{_SPACE}(\{{){_SPACE}(?:"({_KEY})"{_SPACE}:|\}})')
+#: Keys under which a whole call, in place of its arguments, has its name.
+_NAMES = ("name", "function", "tool_name", "tool")
+_NAMED = re.compile(rf'\{{{_SPACE}"({"|".join(_NAMES)})"{_SPACE}:')
+#: Arguments in a wrapper: a name before it, its key, the inner bracket, and the first key after that.
+_WRAPPED = re.compile(
+    rf'(?:{_NAMED.pattern}{_SPACE}"({_KEY})"{_SPACE},|\{{){_SPACE}'
+    rf'"({"|".join(WRAPPERS)})"{_SPACE}:{_SPACE}(\{{){_SPACE}(?:"({_KEY})"{_SPACE}:|\}})'
+)
 
 
 def _beginnings(parts: Sequence[str]) -> str:
@@ -27,10 +34,18 @@ def _beginnings(parts: Sequence[str]) -> str:
 
 _MAY_BE_WRAPPED = re.compile(
     "|".join(
-        _beginnings((r"\{", _SPACE, '"', *key, '"', _SPACE, ":", _SPACE, r"\{", _SPACE, '"', _KEY, '"', _SPACE))
+        _beginnings(
+            (r"\{", _SPACE, *before, '"', *key, '"', _SPACE, ":", _SPACE, r"\{", _SPACE, '"', _KEY, '"', _SPACE)
+        )
         for key in WRAPPERS
+        for before in (
+            (),
+            *(('"', *name, '"', _SPACE, ":", _SPACE, '"', _KEY, '"', _SPACE, ",", _SPACE) for name in _NAMES),
+        )
     )
 )
+#: Called as ``unwraps(key, first, named)``: see `JsonArguments`.
+Unwraps: TypeAlias = Callable[[str, str, tuple[str, str] | None], bool]
 #: What models write in place of arguments that there are none of.
 _NONE = ("", "null", "None")
 
@@ -40,14 +55,15 @@ class JsonArguments:
 
     `types`: of the tool's parameters. `mended` receives the kind of each fault that was mended.
     `unwraps`: whether arguments `{"KEY": {"FIRST": …}}` are the inner object, because the tool has no parameter KEY but
-    one called FIRST ("" for an empty object). It is asked if KEY is one of `WRAPPERS`.
+    one called FIRST ("" for an empty object). It is asked if KEY is one of `WRAPPERS`. `named` are the key and the name
+    before it, if it is a whole call: `{"name": "ping", "arguments": {"FIRST": …}}`.
     """
 
     def __init__(
         self,
         types: ParameterTypes | None = None,
         mended: Callable[[str], None] = lambda kind: None,
-        unwraps: Callable[[str, str], bool] | None = None,
+        unwraps: Unwraps | None = None,
     ) -> None:
         self._types = types
         self._mended = mended
@@ -60,6 +76,8 @@ class JsonArguments:
         self._wrapped = False  # whether they are
         self._unwrapped = False  # whether the inner object has ended
         self.complete = False  # whether the closing bracket was read
+        #: Whether they are `{}`, whose bracket is held back because models may write the real ones after it.
+        self.empty_object = False
         #: See `MendedJson.goes_on`.
         self.goes_on: Callable[[str], bool] = self._no
 
@@ -85,8 +103,21 @@ class JsonArguments:
             self._raw.append(text[:end])
         if end is None:
             return fragment, ""
-        self._unwrapped, self.complete = self._wrapped, not self._wrapped
-        return fragment, self._after_inner(text[end:]) if self._wrapped else text[end:]
+        if self._wrapped:
+            self._unwrapped = True
+            return fragment, self._after_inner(text[end:])
+        self.complete = True
+        self.empty_object = self._json is not None and not self._json.has_members
+        return fragment[:-1] if self.empty_object else fragment, text[end:]
+
+    def takes(self, key: str) -> bool:
+        """Whether the tool has a parameter of this name."""
+        return self._types is not None and self._types.declares(key)
+
+    def reopen(self) -> None:
+        """The empty object was not the arguments: an object follows whose first bracket was read."""
+        self.complete = self.empty_object = False
+        self._begin_json().feed("{")
 
     def _no(self, text: str) -> bool:
         return False
@@ -100,14 +131,20 @@ class JsonArguments:
             self._other = bool(text)
         else:
             if self._unwraps is not None and (match := _WRAPPED.match(text)):
-                self._wrapped = self._unwraps(match[1], match[3] or "")
+                named = None if match[1] is None else (match[1], match[2])
+                self._wrapped = self._unwraps(match[3], match[5] or "", named)
                 if self._wrapped:
-                    text = text[match.start(2) :]
-            elif self._unwraps is not None and _MAY_BE_WRAPPED.fullmatch(text):
+                    text = text[match.start(4) :]
+            elif self._unwraps is not None and _MAY_BE_WRAPPED.fullmatch(text) and self._may_be_named(text):
                 self._begun = text
                 return ""
             self._begin_json()
         return text
+
+    def _may_be_named(self, text: str) -> bool:
+        """Whether the key that `text` begins with may be that of a call's name, and is no parameter of the tool."""
+        match = _NAMED.match(text)
+        return match is None or (self._types is not None and self._types.excludes(match[1]))
 
     def _begin_json(self) -> MendedJson:
         self._json = MendedJson(self._types, self._mended)
@@ -122,6 +159,9 @@ class JsonArguments:
 
     def flush(self, *, cut_off: bool = False) -> str:
         """What is passed on if nothing follows; nothing can be fed after it. `cut_off`: see `MendedJson.flush`."""
+        if self.empty_object:
+            self.empty_object = False
+            return "}"
         if self._begun and self._json is None:
             mended = self._begin_json()
             return mended.feed(self._begun)[0] + mended.flush(cut_off=cut_off)
@@ -129,7 +169,7 @@ class JsonArguments:
             return self.raw
         fragment = self._json.flush(cut_off=cut_off) if self._json is not None else ""
         if self._json is not None and self._json.complete:
-            self._unwrapped, self.complete = self._wrapped, not self._wrapped
+            self._unwrapped, self.complete = self._wrapped, self.complete or not self._wrapped
         return fragment
 
     def weigh(self, text: str, at: int) -> int | None:
@@ -169,12 +209,24 @@ class JsonArguments:
         """The text that closes the open strings and brackets, if that makes the fragments an object; else ""."""
         return self._json.closing() if self._json is not None else ""
 
-    def encoded(self) -> str | None:
-        """The object that the arguments hold, if they are a string that holds one; else None."""
-        if not self.raw.startswith('"') or not is_json(self.raw):
+    def held(self) -> tuple[str, str] | None:
+        """The object that the arguments hold, if they are a string or a list of nothing else; after its defect."""
+        raw = self.raw
+        if raw.startswith('"') and is_json(raw):
+            kind, inside = "string_arguments", json.loads(raw)
+        elif raw.startswith("["):
+            kind, inside = "stray_bracket", raw[1:].removesuffix("]")
+        else:
             return None
-        value: str = json.loads(self.raw)
-        return value if value.startswith("{") and is_json(value) else None
+        kinds: list[str] = []
+        inner = JsonArguments(self._types, kinds.append, self._unwraps)
+        fragment, rest = inner.feed(inside)
+        fragment += inner.flush()
+        if rest.strip(WHITESPACE + ",") or not inner.valid():
+            return None
+        for mended in kinds:
+            self._mended(mended)
+        return kind, fragment
 
     def as_malformed(self) -> str:
         """The text that makes the fragments an object which says that the call cannot be read, and holds its text."""

@@ -11,11 +11,11 @@ from typing import ClassVar
 
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Reasoning
 from dovetail.reading import bare_json
-from dovetail.reading.arguments import JsonArguments
+from dovetail.reading.arguments import JsonArguments, Unwraps
 from dovetail.reading.json_end import JsonEnd
 from dovetail.reading.json_prefix import JsonPrefix
 from dovetail.reading.json_text import WHITESPACE
-from dovetail.reading.prose import CallTrial, ProseReader
+from dovetail.reading.prose import MOST_SPACE, CallTrial, ProseReader
 from dovetail.reading.reader import FARTHEST, Abandoned, ReaderOptions, Script
 from dovetail.reading.values import ParameterTypes
 from dovetail.tokens import Tokenizer
@@ -28,6 +28,18 @@ _LONGEST_BARE_CALL = 1 << 16
 #: What a name may have in front of it, and what is written in its place.
 _PREFIXED = re.compile(r"\s*(?:functions?[.:])*")
 _BRACKETS = re.compile(r"[ \t\r\n]{0,16}[}\]]")
+#: What may stand between arguments and the same arguments once more, apart from markers.
+_GAP = WHITESPACE + ",;"
+_FENCE = "```"
+_OPEN_FENCE = re.compile(rf"[ \t\r\n]{{0,16}}{_FENCE}(?:json)?[ \t\r\n]{{0,16}}(?=\{{)")
+_MAY_BE_FENCE = re.compile(r"[ \t\r\n]{0,16}(?:`{1,3}|```j(?:s(?:o(?:n[ \t\r\n]{0,16})?)?)?|```[ \t\r\n]{0,16})?")
+#: An object behind an empty one, up to its first key; and every beginning of that.
+_AFTER_EMPTY = re.compile(
+    r"""[ \t\r\n,;]{0,16}(\{)[ \t\r\n]{0,16}(?:\}|(["']?)([^"'\\:{}\s]{1,128})\2[ \t\r\n]{0,16}:)"""
+)
+_MAY_BE_AFTER_EMPTY = re.compile(
+    r"""[ \t\r\n,;]{0,16}(?:\{[ \t\r\n]{0,16}(?:["']?[^"'\\:{}\s]{0,128}["']?[ \t\r\n]{0,16})?)?"""
+)
 _MAY_BE_BRACKETS = re.compile(r"[ \t\r\n]{0,16}")
 #: The same, or the beginning of a tag's attribute.
 _BEGUN_NAME = re.compile(r"""\s*(?:functions?[.:])*(?:\w*\s*=\s*["']?)?""")
@@ -45,6 +57,8 @@ class CallReader(ProseReader):
 
     #: What begins a call whose opener is missing, with `{name}` for the name of a tool.
     unopened: ClassVar[tuple[str, ...]] = ()
+    #: The control tokens in front of JSON arguments.
+    before_arguments: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._index = -1  # of the open or last call
@@ -53,6 +67,7 @@ class CallReader(ProseReader):
         self._number = 0  # of the next id for a call without one
         self._longest_name = max(map(len, options.tools), default=0)
         self._arguments = JsonArguments()
+        self._fenced = False  # whether the open call's JSON arguments stand in a code fence
         self._types_by_tool: dict[str, ParameterTypes] = {}  # filled when a tool is called
         super().__init__(options, tokenizer)
 
@@ -159,6 +174,7 @@ class CallReader(ProseReader):
         if self._trial is not None:
             self._trial.begin_call(call_id, known=known, takes_none=not self._types_of(name).own_keys())
         self._arguments = JsonArguments(self._types_of(name), self._mended, self._unwraps(name))
+        self._fenced = False
         self._events.append(CallStart(self._index, call_id, name))
         return name
 
@@ -169,12 +185,14 @@ class CallReader(ProseReader):
             types = self._types_by_tool[name] = ParameterTypes(self._options.tools.get(name))
         return types
 
-    def _unwraps(self, name: str) -> Callable[[str, str], bool] | None:
+    def _unwraps(self, name: str) -> Unwraps | None:
         """See `JsonArguments`, for the tool called `name`."""
 
-        def unwraps(key: str, first: str) -> bool:
+        def unwraps(key: str, first: str, named: tuple[str, str] | None) -> bool:
             types = self._types_of(name)
             wrapped = types.is_wrapper(key) and (not first or types.declares(first))
+            if wrapped and named is not None:
+                wrapped = self._tool(named[1]) == name and types.excludes(named[0])
             if wrapped:
                 self._defect("wrapped_arguments", key)
             return wrapped
@@ -183,7 +201,7 @@ class CallReader(ProseReader):
 
     def _emit_fragment(self, fragment: str) -> None:
         if self._trial is not None:
-            self._argument_on_trial(fragment, self._arguments.complete)
+            self._argument_on_trial(fragment, self._arguments.complete and not self._arguments.empty_object)
         self._events.append(CallArguments(self._index, fragment))
 
     def _end_call(self) -> None:
@@ -196,24 +214,68 @@ class CallReader(ProseReader):
 
     def _json_arguments(self, *stops: str) -> Script[str | None]:
         """Pass on the open call's JSON arguments up to one of `stops`. Text after the JSON is misplaced."""
-        marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
+        marker = yield from self._only_arguments(*stops)
         if marker == "":
-            yield from self._surplus()
             self._stray = False
             marker = yield from self._pass(self._stray_text, self._stray_marker, stops)
         return marker
 
+    def _only_arguments(self, *stops: str, brackets: bool = True) -> Script[str | None]:
+        """Pass on the open call's JSON arguments. Returns "" after them, or the one of `stops` that came before.
+
+        `brackets`: whether brackets after them are surplus.
+        """
+        yield from self._fence()
+        while True:
+            marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
+            if marker != "":
+                return marker
+            if not (yield from self._empty_before_others()):
+                break
+        if self._fenced:
+            yield from self._after_space(_FENCE)
+        yield from self._surplus(brackets=brackets)
+        return ""
+
+    def _fence(self) -> Script[bool]:
+        """Read what opens a code fence around JSON arguments, if that comes next."""
+        match = yield from self._look(_OPEN_FENCE, _MAY_BE_FENCE)
+        if match is not None:
+            self._at = match.end()
+            self._fenced = True
+            self._defect("fenced_arguments", self._id)
+        return match is not None
+
+    def _empty_before_others(self) -> Script[bool]:
+        """Whether the arguments so far are an empty object in front of the real ones, of which the bracket is read."""
+        if not self._arguments.empty_object:
+            return False
+        match = yield from self._look(_AFTER_EMPTY, _MAY_BE_AFTER_EMPTY)
+        if match is None or not (match[3] is None or self._arguments.takes(match[3])):
+            return False
+        self._defect("repeated_arguments", self._id)
+        self._at = match.end(1)
+        self._arguments.reopen()
+        return True
+
+    def _repeated(self, raw: str) -> Script[bool]:
+        """Read `raw` once more if it comes next, perhaps behind a comma or a marker."""
+        gap = _GAP + "".join(map(self.in_alphabet, self.before_arguments))
+        while True:
+            text = self._input[self._at : self._at + MOST_SPACE + len(raw)]
+            bare = text.lstrip(gap)
+            if bare.startswith(raw):
+                self._at += len(text) - len(bare) + len(raw)
+                return True
+            if self._over or len(text) - len(bare) > MOST_SPACE or not raw.startswith(bare):
+                return False
+            yield
+
     def _surplus(self, *, brackets: bool = True) -> Script[None]:
         """Drop what models write once more after JSON arguments: all of the object, or `brackets`."""
         raw = self._arguments.raw
-        if len(raw) <= FARTHEST:
-            while raw.startswith(following := self._input[self._at : self._at + len(raw)]):
-                if following == raw or self._over:
-                    break
-                yield
-            if following == raw:
-                self._defect("repeated_arguments", self._id)
-                self._at += len(raw)
+        while 0 < len(raw) <= FARTHEST and (yield from self._repeated(raw)):
+            self._defect("repeated_arguments", self._id)
         while brackets and (match := (yield from self._look(_BRACKETS, _MAY_BE_BRACKETS))) is not None:
             self._at = match.end()
             self._defect("stray_bracket", match.group().strip())
@@ -257,7 +319,8 @@ class CallReader(ProseReader):
         arguments = self._arguments
         if arguments.complete or (self._cut_off and arguments.malformed):
             return False
-        return self._cut_off or arguments.empty or not (arguments.broken or arguments.brackets())
+        ended = arguments.broken or arguments.brackets() or arguments.raw.rstrip(WHITESPACE).endswith(("}", "]"))
+        return self._cut_off or arguments.empty or not ended
 
     def _mend_end(self, *, closed: bool = False) -> None:
         """Pass on the end of arguments that are not JSON yet, although the call is over.
@@ -268,9 +331,10 @@ class CallReader(ProseReader):
         if brackets := arguments.brackets():
             self._defect("missing_bracket", self._id)
             self._emit_fragment(brackets)
-        elif encoded := arguments.encoded():
-            self._defect("string_arguments", self._id)
-            self._emit_fragment(encoded)
+        elif (held := arguments.held()) is not None:
+            kind, fragment = held
+            self._defect(kind, self._id)
+            self._emit_fragment(fragment)
         elif self._options.repair_arguments and (closing := arguments.closing()):
             self._defect("repaired_arguments", self._id)
             self._emit_fragment(closing)

@@ -238,10 +238,8 @@ class JsonObjectReader(CallReader):
             raise _Interrupted(marker)
 
     def _stream_arguments(self, first: str, stops: tuple[str, ...]) -> Script[None]:
-        if first in ("{", "["):
-            marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
-            if marker == "":
-                yield from self._surplus(brackets=False)
+        if first in ("{", "[") or (first == "`" and (yield from self._fence())):
+            marker = yield from self._only_arguments(*stops, brackets=False)
         elif first == '"':
             self._defect("string_arguments", self._id)
             yield from self._skip(first, 1)
@@ -300,7 +298,7 @@ class JsonObjectReader(CallReader):
 
     def _arguments_alone(self, *stops: str) -> Script[str | None]:
         """Read the arguments of an open call that has no object around it. Returns what `_object` does."""
-        if (yield from self._peek()) not in ("{", "[", '"', "'"):
+        if not (yield from self._fence()) and (yield from self._peek()) not in ("{", "[", '"', "'"):
             marker = yield from self._until(self._take_arguments, *stops)
             self._cut_call(marker, between_members=True)
             return marker

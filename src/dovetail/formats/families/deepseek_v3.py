@@ -48,6 +48,7 @@ class DeepSeekV3Reader(CallReader):
     #: Whether a call has a type before its name, and a code fence around its arguments.
     fenced = True
     unopened = (TYPE + SEPARATOR,)
+    before_arguments = (SEPARATOR,)
 
     def _section(self, opener: str) -> Script[None]:
         opened = opener == SECTION
@@ -108,14 +109,15 @@ class DeepSeekV3Reader(CallReader):
             self._take_arguments(rest.removesuffix(FENCE).rstrip())
         else:
             self._unread()
-            if rest:
+            if rest == '"':
+                self._take_arguments(rest)
+            elif rest:
                 self._abandon(rest, "text_in_section")
             fence = ("\n" + FENCE,) if fenced else ()
-            marker = yield from self._until(self._take_arguments, *stops, *fence, weigh=self._arguments.weigh)
+            marker = yield from self._only_arguments(*stops, *fence)
             if marker == FENCE:
                 marker = yield from self._between(*stops)
             if marker == "":
-                yield from self._surplus()
                 yield from self._skip(WHITESPACE)
                 if not (yield from self._next_is(FENCE)) and fenced and (yield from self._peek()) in self.controls:
                     self._defect("missing_fence", name)

@@ -76,6 +76,7 @@ class KimiReader(CallReader):
     controls = (THINK, THINK_END, SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END, END)
     openers = (SECTION, CALL, _SINGULAR)
     inner = (SECTION_END, ARGUMENTS, CALL_END, _SINGULAR_END)
+    before_arguments = (ARGUMENTS,)
     #: The spellings that no template has.
     misspelled = (_SINGULAR_END,)
     begin_of_text = ("[BOS]",)

@@ -25,6 +25,7 @@ CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 class MistralReader(JsonCallReader):
     inner = (CALL_ID, ARGUMENTS)
     unopened = ("{name}" + ARGUMENTS,)
+    before_arguments = (ARGUMENTS,)
     text_end = "[/TOOL_CALLS]"
     id_comes_last = True  # in the template of Mistral Nemo
 
