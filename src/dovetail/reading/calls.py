@@ -6,7 +6,7 @@ Here are the names, ids and indices of calls, JSON arguments that stream, and ca
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Reasoning

@@ -54,7 +54,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "truncated_call": "an output cut off in a call; what there was of it is passed on, and the call does not end",
         "truncated_argument": "an output cut off in the tag of an argument; the tag is content",
         "repaired_arguments": "arguments that were left open; they are closed, as `repair_arguments` asks",
-        "missing_bracket": "the object around a call lacks brackets at its end; it is closed, and the arguments too",
+        "missing_bracket": "the object around a call lacks a bracket, or its arguments do; it is added",
         "wrong_bracket": "round brackets around arguments, where the family has others",
         "glued_arguments": "arguments without the marker in front of them",
         "unreadable_call": "what should be a call and cannot be read as one; it is content",
@@ -69,6 +69,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "repeated_arguments": "all arguments once more, or {} in front of them; they are dropped",
         "unescaped_text": "characters in a string that JSON escapes; they are escaped",
         "unquoted_key": "a key without quotes; it has quotes",
+        "unwrapped_arguments": "arguments beside the name of the call; they are its arguments",
         "wrapped_arguments": "all arguments as an object under a key that the tool does not have; it is the arguments",
         "json_arguments": "arguments as one JSON object, where each should have a tag of its own",
         # One argument at a time

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -16,6 +17,16 @@ from dovetail.reading.reader import Script
 
 _PUNCTUATION = ("{", "}", "[", "]")
 _SEPARATORS = ",;"
+_FENCE = "```"
+#: What opens a code fence around calls, and every beginning of that.
+_OPEN_FENCE = re.compile(rf"{_FENCE}(?:json)?[ \t\r\n]{{0,16}}(?=[{{\[])")
+_MAY_OPEN_FENCE = re.compile(r"`{1,3}|```j(?:s(?:o)?)?|```(?:json)?[ \t\r\n]{0,16}")
+#: The first key of a call's object that lacks its bracket, and every beginning of that.
+_KEY = re.compile(r'"(?:name|arguments|parameters)"[ \t\r\n]{0,16}:')
+_MAY_BE_KEY = re.compile(r'"[a-z]{0,10}(?:"[ \t\r\n]{0,16})?')
+#: A name in front of its arguments, and every beginning of that.
+_NAMED = re.compile(r"([\w.-]{1,128})[ \t\r\n]{0,16}(?:[:(][ \t\r\n]{0,16})?(?=\{)")
+_MAY_BE_NAMED = re.compile(r"[\w.-]{1,128}[ \t\r\n]{0,16}(?:[:(][ \t\r\n]{0,16})?")
 
 
 class JsonCallReader(JsonObjectReader):
@@ -47,12 +58,23 @@ class JsonCallReader(JsonObjectReader):
         elif marker is not None:
             self._unread()
 
+    def _begins_json(self) -> Script[bool]:
+        """Whether calls in JSON come next."""
+        first = yield from self._peek()
+        if first in ("{", "["):
+            return True
+        pattern, begun = (_KEY, _MAY_BE_KEY) if first == '"' else (_OPEN_FENCE, _MAY_OPEN_FENCE)
+        if (yield from self._look(pattern, begun)) is not None:
+            return True
+        return (yield from self._name_before_arguments()) is not None
+
     def _calls(self, *stops: str, read: int = 0, lists: int = 0) -> Script[str | None]:
         """Read calls up to one of `stops`, which is returned; None at the end of the output.
 
         Returns "" at text that is no call, which stays unread. `read`: how many calls of the section came before.
         `lists`: how many brackets were read before.
         """
+        fenced = False
         while True:
             gap = yield from self._gap(read)
             separators = gap.strip()
@@ -80,7 +102,10 @@ class JsonCallReader(JsonObjectReader):
                     space = yield from self._skip(WHITESPACE, MOST_SPACE)
                     commas = yield from self._skip(_SEPARATORS, MOST_SPACE)
                     more = (yield from self._skip(WHITESPACE, MOST_SPACE)) if commas else ""
-                    if (yield from self._peek()) not in ("{", "[", "]"):
+                    first = yield from self._peek()
+                    if first not in ("{", "[", "]") and not (
+                        first == '"' and (yield from self._look(_KEY, _MAY_BE_KEY))
+                    ):
                         self._text_after(f"{gap}[{space}{commas}{more}", read)
                         return ""
                     if commas:
@@ -88,6 +113,27 @@ class JsonCallReader(JsonObjectReader):
                     if not self.in_list:
                         self._defect("list_of_calls")
                     lists += 1
+                case "`" if fenced and (yield from self._next_is(_FENCE)):
+                    fenced = False
+                case "`" if not read and (match := (yield from self._look(_OPEN_FENCE, _MAY_OPEN_FENCE))):
+                    self._at = match.end()
+                    self._defect("fenced_arguments")
+                    fenced = True
+                case '"' if (lists or not read) and (yield from self._look(_KEY, _MAY_BE_KEY)):
+                    read += 1
+                    self._defect("missing_bracket")
+                    marker = yield from self._object([], *stops)
+                    if marker != "":
+                        return marker
+                case _ if not (lists or read) and (match := (yield from self._name_before_arguments())):
+                    read += 1
+                    self._at, name = match.end(), match[1]
+                    self._defect("foreign_markup", name)
+                    self._open_call(name)
+                    marker = yield from self._arguments_alone(*stops)
+                    if marker != "":
+                        return marker
+                    yield from self._after_space(")")
                 case "]" if lists:
                     if separators:
                         self._defect("stray_separator", separators)
@@ -101,6 +147,11 @@ class JsonCallReader(JsonObjectReader):
                 case _:
                     self._text_after(gap, read)
                     return ""
+
+    def _name_before_arguments(self) -> Script[re.Match[str] | None]:
+        """The name of a tool, if it comes next and in front of an object."""
+        match = yield from self._look(_NAMED, _MAY_BE_NAMED)
+        return match if match is not None and self._tool(match[1]) in self._options.tools else None
 
     def _gap(self, read: int) -> Script[str]:
         """Whitespace and separators after a call: markup if another call follows, and text otherwise."""

@@ -20,6 +20,9 @@ from dovetail.reading.reader import Abandoned, Script
 #: An id that a model may have written itself.
 CALL_ID_TEXT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _NO_ARGUMENTS = ("", "null", "None")
+#: More keys that models write for a call's name and its arguments.
+_OTHER_NAMES = ("tool", "tool_name")
+_OTHER_ARGUMENTS = ("args", "input")
 
 
 class Keys(NamedTuple):
@@ -44,8 +47,8 @@ class Envelope:
         self.certain = certain
         #: The text of the current member until it is known to be markup.
         self.member: list[str] = []
-        #: Members that a call does not have.
-        self.extras: list[str] = []
+        #: Members that a call does not have, each after its key.
+        self.extras: list[tuple[str, str]] = []
         self.depth = 1
         self.name = ""
         self.id: str | None = None
@@ -93,6 +96,11 @@ class JsonObjectReader(CallReader):
                         yield from self._member(envelope, stops)
                         raw += envelope.member
                         envelope.member = []
+                    case first if first.isalpha() and certain and envelope.last != "member":
+                        envelope.last = "member"
+                        yield from self._member(envelope, stops)
+                        raw += envelope.member
+                        envelope.member = []
                     case "{" if certain and not envelope.started:
                         self._defect("stray_bracket", "{")
                         envelope.depth += 1
@@ -131,18 +139,46 @@ class JsonObjectReader(CallReader):
 
     def _member(self, envelope: Envelope, stops: tuple[str, ...]) -> Script[None]:
         member = envelope.member
-        key = yield from self._string(member, stops)
-        member.append((yield from self._space(envelope)))
-        if (yield from self._peek()) != ":":
-            yield from self._interrupt(stops)
-        member.append((yield from self._skip(":", 1)))
+        key = yield from self._key(envelope, stops)
+        if not key.endswith(":"):
+            member.append((yield from self._space(envelope)))
+            if (yield from self._peek()) != ":":
+                yield from self._interrupt(stops)
+            member.append((yield from self._skip(":", 1)))
+        key = key.removesuffix(":")
         member.append((yield from self._space(envelope)))
         yield from self._member_value(envelope, key, (yield from self._peek()), stops)
+
+    def _key(self, envelope: Envelope, stops: tuple[str, ...]) -> Script[str]:
+        """Read a member's key. If it lacks its last quote, it ends with its colon, and the value comes next."""
+        known = (*_OTHER_NAMES, *_OTHER_ARGUMENTS, *(key for keys in self.keys for key in keys))
+        if (yield from self._peek()) not in ('"', "'"):
+            word: list[str] = []
+            yield from self._whole_value("", stops, word, envelope.member)
+            if (key := "".join(word)) not in known:
+                raise _Interrupted("")
+            self._defect("unquoted_key", key)
+            envelope.member += yield from self._skip("\"'", 1)
+            return key
+        key = yield from self._string(envelope.member, stops)
+        if envelope.certain and (begun := key.rstrip(WHITESPACE)).endswith(":") and begun[:-1].rstrip() in known:
+            self._defect("unquoted_key", key)
+            self._at -= 1  # the quote opens the value
+            return f"{begun[:-1].rstrip()}:"
+        return key
 
     def _member_value(self, envelope: Envelope, key: str, first: str, stops: tuple[str, ...]) -> Script[None]:
         """Read the value of the current member, which begins with `first`."""
         member, keys = envelope.member, self.keys
         quoted = first in ('"', "'")
+        sure = envelope.certain or envelope.started
+        if sure and not envelope.has_arguments and key in _OTHER_ARGUMENTS and first == "{":
+            if not (envelope.started and self._takes(envelope, key)):
+                self._defect("foreign_markup", key)
+                key = keys.arguments[0]
+        elif sure and not envelope.name and key in _OTHER_NAMES and key not in keys.name and quoted:
+            self._defect("foreign_markup", key)
+            key = keys.name[0]
         if key in keys.arguments and not envelope.has_arguments:
             envelope.has_arguments = True
             if envelope.name:
@@ -151,12 +187,18 @@ class JsonObjectReader(CallReader):
                 yield from self._stream_arguments(first, stops)
             else:
                 yield from self._whole_value(first, stops, envelope.early, member)
-        elif key in keys.name and not envelope.name and quoted:
-            envelope.name = (yield from self._string(member, stops)).strip()
+        elif key in keys.name and not envelope.name and (quoted or (sure and first.isalpha())):
+            envelope.name = yield from self._name_value(envelope, first, stops)
             if envelope.name and (
                 envelope.certain or envelope.has_arguments or self._tool(envelope.name) in self._options.tools
             ):
-                self._start(envelope)
+                before, is_new = [*envelope.extras], not (envelope.started or envelope.has_arguments)
+                if before and is_new and all(self._takes(envelope, before_key) for before_key, _ in before):
+                    envelope.extras = []
+                    self._start(envelope)
+                    yield from self._arguments_beside(envelope, ", ".join(text for _, text in before), stops)
+                else:
+                    self._start(envelope)
         elif key == "function" and not envelope.name and first == "{":
             envelope.depth += 1  # OpenAI's: {"type": "function", "function": {"name": …, "arguments": …}}
             envelope.last = "{"
@@ -171,10 +213,47 @@ class JsonObjectReader(CallReader):
                 envelope.id = value
             elif not self.id_comes_last:
                 self._defect("late_id", value)
+        elif envelope.started and not envelope.has_arguments and self._takes(envelope, key):
+            yield from self._arguments_beside(envelope, "".join(member), stops)
         else:
-            if envelope.certain or envelope.started:
+            if sure:
                 yield from self._whole_value(first, stops, member)
             self._extra(envelope, key)
+
+    def _takes(self, envelope: Envelope, key: str) -> bool:
+        """Whether the tool that is called has a parameter of this name."""
+        return self._types_of(self._tool(envelope.name)).declares(key)
+
+    def _name_value(self, envelope: Envelope, first: str, stops: tuple[str, ...]) -> Script[str]:
+        """Read a tool's name, which begins with `first` and may lack a quote or both."""
+        tools = self._options.tools
+        if first not in ('"', "'"):
+            word: list[str] = []
+            yield from self._whole_value(first, stops, word, envelope.member)
+            name = "".join(word)
+            if self._tool(name) not in tools:
+                raise _Interrupted("")
+            self._defect("unquoted_value", name)
+            envelope.member += yield from self._skip("\"'", 1)
+            return name
+        name = (yield from self._string(envelope.member, stops)).strip()
+        if envelope.certain and name.endswith(",") and self._tool(name) not in tools and self._tool(name[:-1]) in tools:
+            name = name[:-1]
+            self._defect("unquoted_value", name)
+            self._at -= 1  # the quote opens the next key
+            envelope.last = ","
+        return name
+
+    def _arguments_beside(self, envelope: Envelope, begun: str, stops: tuple[str, ...]) -> Script[None]:
+        """Read arguments that stand beside the call's name, of which `begun` was read, and the end of the object."""
+        self._defect("unwrapped_arguments", envelope.name)
+        envelope.has_arguments = True
+        envelope.member.clear()
+        if self._take_arguments("{" + begun) is None:
+            marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
+            if marker != "":
+                raise _Interrupted(marker)
+        envelope.depth -= 1
 
     def _extra(self, envelope: Envelope, key: str) -> None:
         """Keep the current member as text: calls do not have its key."""
@@ -184,7 +263,7 @@ class JsonObjectReader(CallReader):
         if envelope.started:
             self._events.append(Content("".join(envelope.member)))
         else:
-            envelope.extras += envelope.member
+            envelope.extras.append((key, "".join(envelope.member)))
 
     def _start(self, envelope: Envelope) -> None:
         if envelope.started:
@@ -193,7 +272,7 @@ class JsonObjectReader(CallReader):
         for kind, detail in envelope.defects:
             self._defect(kind, detail)
         if envelope.extras:
-            self._events.append(Content("".join(envelope.extras)))
+            self._events.append(Content("".join(text for _, text in envelope.extras)))
         self._open_call(envelope.name, envelope.id)
         self._write_arguments("".join(envelope.early))
         envelope.raw.clear()

@@ -1,6 +1,6 @@
 """Readers of both languages that models write between the same markers: JSON objects, and tags with names in them.
 
-    <tool_call>{"name": "search", "arguments": {"query": "words"}}</tool_call>
+    <tool_call>{"name": "search", "arguments": {…}}</tool_call>
     <tool_call><function=search><parameter=query>words</parameter></function></tool_call>
 
 Models were trained on one of them, and some write the other.
@@ -18,7 +18,7 @@ class JsonInTags(JsonCallReader):
     def _json_section(self) -> Script[bool]:
         """Read the open section if it holds JSON; whether it did."""
         yield from self._skip(WHITESPACE)
-        if (yield from self._peek()) not in ("{", "["):
+        if not (yield from self._begins_json()):
             return False
         self._defect("other_syntax", self.section)
         yield from JsonCallReader._section(self, self.section)
