@@ -16,7 +16,7 @@ SCHEMA = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}
     [
         ('{"city": "Paris"}', SCHEMA, True),
         ('{"days": 1}', SCHEMA, False),
-        ('{"city": 5}', SCHEMA, False),
+        ('{"city": "Paris", "days": "some"}', SCHEMA, False),
         ('{"city": "Paris", "street": ""}', SCHEMA, False),
         ("[]", SCHEMA, False),
         ('{"a": ' + "[" * 5000, SCHEMA, False),
@@ -28,4 +28,9 @@ SCHEMA = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}
 def test_arguments_fit_a_schema(arguments: str, schema: Any, fitting: bool) -> None:
     assert fits(arguments, schema) is fitting
     call = bare_call(f'{{"name": "get_weather", "arguments": {arguments}}}', {"get_weather": schema})
-    assert call == (("get_weather", arguments) if fitting else None)
+    assert call == (("get_weather", arguments, ()) if fitting else None)
+
+
+def test_arguments_are_mended() -> None:
+    call = bare_call('{"name": "get_weather", "arguments": {"city": 5, "days": "1"}}', {"get_weather": SCHEMA})
+    assert call == ("get_weather", '{"city": "5", "days": 1}', ("mistyped_value",))

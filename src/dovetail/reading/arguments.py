@@ -27,16 +27,14 @@ _WRAPPED = re.compile(
 )
 
 
-def _beginnings(parts: Sequence[str]) -> str:
+def beginnings(parts: Sequence[str]) -> str:
     """A pattern for every beginning of what `parts` match one after another."""
     return functools.reduce(lambda rest, part: f"(?:{part}{rest})?", reversed(parts), "")
 
 
 _MAY_BE_WRAPPED = re.compile(
     "|".join(
-        _beginnings(
-            (r"\{", _SPACE, *before, '"', *key, '"', _SPACE, ":", _SPACE, r"\{", _SPACE, '"', _KEY, '"', _SPACE)
-        )
+        beginnings((r"\{", _SPACE, *before, '"', *key, '"', _SPACE, ":", _SPACE, r"\{", _SPACE, '"', _KEY, '"', _SPACE))
         for key in WRAPPERS
         for before in (
             (),

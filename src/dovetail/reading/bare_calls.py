@@ -28,7 +28,8 @@ class BareCallReader(JsonCallReader):
             lists = 1
         if (yield from self._peek()) == "{":
             raw += ((yield from self._skip("{", 1)), (yield from self._skip(WHITESPACE, MOST_SPACE)))
-            if (yield from self._next_is(*self.keys.quoted())) is not None:
+            keys = self.keys.quoted()
+            if (yield from self._next_is(*keys, *(key.replace('"', "'") for key in keys))) is not None:
                 self._unread()
                 yield from self._bare_calls(raw, lists)
                 return

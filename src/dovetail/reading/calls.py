@@ -6,14 +6,13 @@ Here are the names, ids and indices of calls, JSON arguments that stream, and ca
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Reasoning
 from dovetail.reading import bare_json
 from dovetail.reading.arguments import JsonArguments, Unwraps
-from dovetail.reading.json_end import JsonEnd
-from dovetail.reading.json_prefix import JsonPrefix
+from dovetail.reading.json_mending import MendedJson
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE, CallTrial, ProseReader
 from dovetail.reading.reader import FARTHEST, Abandoned, ReaderOptions, Script
@@ -90,27 +89,20 @@ class CallReader(ProseReader):
             yield from self._try(self._tried_bare_call(match), CallTrial(self._at, Content), _LONGEST_BARE_CALL)
 
     def _tried_bare_call(self, match: re.Match[str]) -> Script[None]:
-        """Read an answer that `match` begins. Raises `Abandoned` if it is not a call."""
+        """Read an answer that `match` begins. Raises `Abandoned` if it is not a call, or a list of calls."""
         self._at = match.end()
-        raw, end, prefix = [match["object"]], JsonEnd(), JsonPrefix()
-        end.feed(raw[0])
-        prefix.feed(raw[0])
-        head = raw[0]  # as much of the object as may have the name
-
-        def take(text: str) -> int | None:
-            nonlocal head
-            at = end.feed(text)
-            raw.append(text[:at])
-            if not prefix.feed(raw[-1]):
-                raise Abandoned
-            if len(head) < LONGEST_HEADER:
-                head += raw[-1]
-                if (name := bare_json.NAME.search(head)) and name[1] not in self._options.tools:
-                    raise Abandoned
-            return at
-
-        if (yield from self._until(take, *self.controls, weigh=end.weigh)) != "":
-            raise Abandoned
+        texts, begun, mended = [], match["object"], ["list_of_calls"] if match["list"] else []
+        while True:
+            texts.append((yield from self._bare_object(begun, mended.append)))
+            following = (yield from self._look(bare_json.NEXT, bare_json.MAY_BE_NEXT)) if match["list"] else None
+            if following is None:
+                break
+            self._at, begun = following.end() + 1, "{"
+        yield from self._skip(WHITESPACE)
+        if match["list"] and not (yield from self._next_is("]")):
+            mended.append("missing_bracket")
+        while (yield from self._after_space("}", "]")):
+            mended.append("stray_bracket")
         yield from self._skip(WHITESPACE)
         if match["fence"] and (yield from self._next_is("```")):
             yield from self._skip(WHITESPACE)
@@ -119,13 +111,50 @@ class CallReader(ProseReader):
             self._unread()
         elif (yield from self._peek()) not in ("", *self.controls):
             raise Abandoned
-        call = bare_json.bare_call("".join(raw), self._options.tools)
-        if call is None:
+        calls = [bare_json.bare_call(text, self._options.tools) for text in texts]
+        if None in calls:
             raise Abandoned
-        self._defect("unmarked_call", call.name)
-        self._open_call(call.name)
-        self._emit_fragment(call.arguments)
-        self._end_call()
+        for call in filter(None, calls):
+            self._defect("unmarked_call", call.name)
+            self._open_call(call.name)
+            for kind in dict.fromkeys((*mended, *call.mended)):
+                self._mended(kind)
+            mended.clear()
+            self._emit_fragment(call.arguments)
+            self._end_call()
+
+    def _bare_object(self, begun: str, report: Callable[[str], None]) -> Script[str]:
+        """Read an object, which `begun` begins and which may be a call, and return it mended.
+
+        `report` receives the kind of each fault. Raises `Abandoned` if it cannot be a call to one of the tools.
+        """
+        mended = MendedJson(None, report)
+        out, head = [mended.feed(begun)[0]], begun  # as much of the object as may have the name
+
+        def take(text: str) -> int | None:
+            nonlocal head
+            fragment, at = mended.feed(text)
+            out.append(fragment)
+            if mended.malformed:
+                raise Abandoned
+            if len(head) < LONGEST_HEADER:
+                head += text[:at]
+                if (name := bare_json.NAME.search(head)) and name[2] not in self._options.tools:
+                    raise Abandoned
+            return at if mended.complete else None
+
+        marker = yield from self._until(take, *self.controls, weigh=mended.weigh)
+        if marker != "":
+            out.append(mended.flush())
+            brackets = mended.brackets()
+            if not (brackets or mended.complete) or mended.malformed or (marker is None and self._cut_off):
+                raise Abandoned
+            if brackets:
+                report("missing_bracket")
+            out.append(brackets)
+            if marker is not None:
+                self._unread()
+        return "".join(out)
 
     def _forget_calls(self, ids: Sequence[str]) -> None:
         self._index -= len(ids)

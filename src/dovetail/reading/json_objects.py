@@ -172,11 +172,12 @@ class JsonObjectReader(CallReader):
         member, keys = envelope.member, self.keys
         quoted = first in ('"', "'")
         sure = envelope.certain or envelope.started
-        if sure and not envelope.has_arguments and key in _OTHER_ARGUMENTS and first == "{":
+        foreign = sure and key not in (*keys.name, *keys.arguments)
+        if foreign and not envelope.has_arguments and key in _OTHER_ARGUMENTS and first == "{":
             if not (envelope.started and self._takes(envelope, key)):
                 self._defect("foreign_markup", key)
                 key = keys.arguments[0]
-        elif sure and not envelope.name and key in _OTHER_NAMES and key not in keys.name and quoted:
+        elif foreign and not envelope.name and key in _OTHER_NAMES and quoted:
             self._defect("foreign_markup", key)
             key = keys.name[0]
         if key in keys.arguments and not envelope.has_arguments:

@@ -200,6 +200,8 @@ class PythonicReader(PythonReader):
                 return True
             self._defect("json_arguments", call.name)
             self._open_call(call.name)
+            for kind in call.mended:
+                self._mended(kind)
             self._emit_fragment(call.arguments)
             self._end_call()
             begins = yield from self._look(_NEXT_JSON_CALL, _BEFORE_JSON_CALL)
