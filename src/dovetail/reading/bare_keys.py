@@ -17,11 +17,12 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from dovetail.reading.calls import LONGEST_HEADER, CallReader
+from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE, closing, is_json
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.python_text import from_python
 from dovetail.reading.reader import FARTHEST, MALFORMED, Abandoned, ReaderOptions, Script, Weigh
+from dovetail.reading.two_languages import JsonInTags
 from dovetail.reading.values import ANY, STRING, ParameterTypes
 from dovetail.tokens import Tokenizer
 
@@ -67,7 +68,7 @@ class _Level(msgspec.Struct):
     empty: bool = True
 
 
-class BareKeyReader(CallReader):
+class BareKeyReader(JsonInTags):
     #: What ends a section, what comes before a call's name, and what is around a string.
     section_end: ClassVar[str]
     before_name: ClassVar[str]
@@ -119,6 +120,8 @@ class BareKeyReader(CallReader):
                 return
 
     def _call(self) -> Script[None]:
+        if (yield from self._json_section()):
+            return
         header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", "(", *self.controls)
         if not marker:
             self._abandon(header, "truncated_call" if marker is None else "endless_header")
@@ -311,7 +314,7 @@ class BareKeyReader(CallReader):
 
     def _any_value(self, types: frozenset[str]) -> Script[bool]:
         if (yield from self._next_is(self.string)):
-            yield from self._string(types)
+            yield from self._marked_string(types)
             return True
         if (mark := (yield from self._next_is(*_QUOTES))) is not None:
             yield from self._quoted(mark, types)
@@ -352,7 +355,7 @@ class BareKeyReader(CallReader):
 
     # -- strings ------------------------------------------------------------------------------------------------------
 
-    def _string(self, types: frozenset[str]) -> Script[None]:
+    def _marked_string(self, types: frozenset[str]) -> Script[None]:
         """Read a string after its opening marker."""
         marker = yield from self._text_of_string(types, (self.string_end,), self._weigh)
         if marker not in (None, self.string_end):

@@ -25,7 +25,7 @@ LONGEST_HEADER = 1024
 _LONGEST_BARE_CALL = 1 << 16
 
 #: What a name may have in front of it, and what is written in its place.
-_PREFIXED = re.compile(r"\s*(?:functions?[.:])*")
+_PREFIXED = re.compile(r"\s*(?:(?:functions?|tools?)[.:/])*")
 _BRACKETS = re.compile(r"[ \t\r\n]{0,16}[}\]]")
 #: What may stand between arguments and the same arguments once more, apart from markers.
 _GAP = WHITESPACE + ",;"
@@ -42,9 +42,11 @@ _MAY_BE_AFTER_EMPTY = re.compile(
 _MAY_BE_BRACKETS = re.compile(r"[ \t\r\n]{0,16}")
 #: The same, or the beginning of a tag's attribute.
 _BEGUN_NAME = re.compile(r"""\s*(?:functions?[.:])*(?:\w*\s*=\s*["']?)?""")
-_DASHES = str.maketrans("-. ", "___")
+_DASHES = str.maketrans("", "", "-. _")
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _MOST_NAMES = 128
+#: Characters. No control token is longer.
+_LONGEST_MARK = 64
 
 
 def _plain(name: str) -> str:
@@ -162,8 +164,15 @@ class CallReader(ProseReader):
         self._ids.difference_update(ids)
 
     def _begins_call(self, text: str) -> bool:
-        begun = _BEGUN_NAME.sub("", text, count=1).strip().rstrip("\"'")
+        begun = _BEGUN_NAME.sub("", self._without_begun_mark(text), count=1).strip().rstrip("\"'")
         return begun[:1] in "{[" or any(name.startswith(begun) for name in self._options.tools)
+
+    def _without_begun_mark(self, text: str) -> str:
+        """`text` without the beginning of a control token at its end."""
+        for at in range(max(0, len(text) - _LONGEST_MARK), len(text)):
+            if any(control.startswith(text[at:]) for control in self.controls):
+                return text[:at]
+        return text
 
     # -- one call -----------------------------------------------------------------------------------------------------
 

@@ -18,12 +18,13 @@ from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameter_reader import ParameterReader
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import Script
+from dovetail.reading.two_languages import JsonInTags
 
 #: Characters. Longer text after the opener of a call is no key.
 LONGEST_KEY: Final = 128
 
 
-class KeyTagReader(ParameterReader):
+class KeyTagReader(ParameterReader, JsonInTags):
     """All of the tags are control tokens, and each call is a section."""
 
     key: ClassVar[str]
@@ -71,6 +72,8 @@ class KeyTagReader(ParameterReader):
                 return
 
     def _call(self) -> Script[None]:
+        if (yield from self._json_section()):
+            return
         header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", *self.controls)
         if not marker:
             self._abandon(header, "truncated_call" if marker is None else "endless_header")

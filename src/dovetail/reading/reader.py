@@ -175,9 +175,9 @@ class Reader(ABC):
         ("length", an abort) means that the output was cut off.
         """
         rest = self._alphabet.from_segments(self._detokenizer.finish()) if self._detokenizer is not None else ""
+        self._cut_off = reason not in ("stop", "tool_calls")
         events = self._advance(rest + self._alphabet.end())
         self._over = True
-        self._cut_off = reason not in ("stop", "tool_calls")
         for _ in self._script:
             raise AssertionError("a reader requested input after its end")
         events += self._taken()

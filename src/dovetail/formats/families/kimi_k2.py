@@ -28,19 +28,27 @@ from dovetail.formats.declarations import (
 from dovetail.formats.parts import arguments_json, text_of
 from dovetail.formats.prompts.history import HistoryRules
 from dovetail.grammar import Concat, ExactText, Index, Node
-from dovetail.reading import CallReader, ReaderOptions, Script
+from dovetail.reading import ReaderOptions, Script
 from dovetail.reading.bare_json import fits
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_end import JsonEnd
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import FARTHEST_CALL, MOST_SPACE
+from dovetail.reading.two_languages import JsonInTags
 from dovetail.tokens import Prompt, Tokenizer
 
 THINK, THINK_END = "<think>", "</think>"
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CALL, ARGUMENTS, CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
-#: What some fine-tuned models write in place of a section's markers. It is ordinary text to the tokenizer.
-_SINGULAR, _SINGULAR_END = "<|tool_call_section_begin|>", "<|tool_call_section_end|>"
+#: Other spellings of the markers, which are ordinary text to the tokenizer, each with the marker that it means; ""
+#: means nothing.
+_OTHER_OPENERS = ("<|tool_call_section_begin|>", "<|tool_calls_begin|>")
+_OTHER_MARKS = {
+    **dict.fromkeys(_OTHER_OPENERS, SECTION),
+    **dict.fromkeys(("<|tool_call_section_end|>", "<|tool_calls_end|>"), SECTION_END),
+    **dict.fromkeys(("<|tool_call_arguments_begin|>", "<|tool_call_args_begin|>", "<|tool_call_sep|>"), ARGUMENTS),
+    **dict.fromkeys(("<|tool_call_argument_end|>", "<|tool_call_arguments_end|>", "<|tool_call_args_end|>"), ""),
+}
 MIDDLE, END = "<|im_middle|>", "<|im_end|>"
 _USER, _ASSISTANT, _SYSTEM = "<|im_user|>", "<|im_assistant|>", "<|im_system|>"
 
@@ -61,7 +69,17 @@ AddParts = Callable[[list[str], Sequence[Mapping[str, Any]], str, str, int], Non
 PREFIX = "functions."
 _INDEXED = re.compile(r"(.*?):([0-9]{1,9})", re.DOTALL)
 #: An id in which other characters stand for the dot and the colon, as clients write them that allow neither.
-_SANITISED = re.compile(r"(?:functions?[^A-Za-z0-9])?(.+?)(?:[^A-Za-z0-9]([0-9]{1,9}))?", re.DOTALL)
+_SANITISED = re.compile(
+    r"(?:functions?[^A-Za-z0-9])?(.+?)(?:[^A-Za-z0-9]*(?:call_?)?([0-9]{1,9})?[^A-Za-z0-9]*)", re.DOTALL
+)
+#: The beginning of a call in JSON up to its name, and what may become that.
+_GAP = rf"\s{{0,{MOST_SPACE}}}"
+_NAMED = re.compile(rf'\{{{_GAP}"(?:name|function)"{_GAP}:{_GAP}"([^"\\]{{1,128}})"')
+_MAY_BE_NAMED = re.compile(
+    rf'(?:\{{{_GAP}(?:"(?:\w{{0,8}}(?:"{_GAP}(?::{_GAP}(?:"[^"\\]{{0,128}})?)?)?)?)?)?'
+)
+#: The number of an id, perhaps not all of it.
+_BEGUN_INDEX = re.compile(r":[0-9]{0,9}\s*\Z")
 #: An id of other families or clients, which has no name in it; a number; nothing.
 _NAMELESS = re.compile(
     r"(?:call|toolu|tool|fc|id|chatcmpl-tool)[-_:][\w-]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -70,15 +88,20 @@ _NAMELESS = re.compile(
 )
 
 
-class KimiReader(CallReader):
+#: What ends a call's arguments.
+_STOPS = (SECTION, SECTION_END, CALL, CALL_END, END, *(mark for mark, meant in _OTHER_MARKS.items() if meant != ARGUMENTS))
+
+
+class KimiReader(JsonInTags):
     """Reads `reasoning</think>content` and a section of calls, and forgives the faults of real models."""
 
     controls = (THINK, THINK_END, SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END, END)
-    openers = (SECTION, CALL, _SINGULAR)
-    inner = (SECTION_END, ARGUMENTS, CALL_END, _SINGULAR_END)
+    openers = (SECTION, CALL, *_OTHER_OPENERS)
+    section, section_end = SECTION, SECTION_END
     before_arguments = (ARGUMENTS,)
     #: The spellings that no template has.
-    misspelled = (_SINGULAR_END,)
+    misspelled = tuple(mark for mark in _OTHER_MARKS if mark not in _OTHER_OPENERS)
+    inner = (SECTION_END, ARGUMENTS, CALL_END, *misspelled)
     begin_of_text = ("[BOS]",)
     ends = (END,)
 
@@ -90,41 +113,53 @@ class KimiReader(CallReader):
         if opener == CALL:
             self._defect("missing_section")
             self._unread()
-        elif opener == _SINGULAR:
-            self._defect("misspelled_marker", opener)
+        else:
+            self._meant_mark(opener)
+            if (yield from self._json_section()):
+                return
         opened = opener != CALL
         while True:
-            marker = yield from self._between(PREFIX, _SINGULAR, _SINGULAR_END, *self.controls)
-            if marker in (_SINGULAR, _SINGULAR_END):
-                self._defect("misspelled_marker", marker)
+            marker = self._meant_mark((yield from self._between(PREFIX, *_OTHER_MARKS, *self.controls)))
             if marker == CALL:
                 yield from self._call()
             elif marker == PREFIX:
                 self._defect("missing_call_start")
                 self._unread()
                 yield from self._call()
-            elif marker in (SECTION_END, _SINGULAR_END):
+            elif marker == SECTION_END:
                 return
             elif marker in (ARGUMENTS, CALL_END):
                 self._stray_marker(marker)
-            elif marker in (SECTION, _SINGULAR):
+            elif marker == SECTION:
                 if opened:
                     self._stray_marker(marker)
                 opened = True
-            else:
+            elif marker != "":
                 if marker in (None, END):
                     self._defect("missing_section_end")
                 self._unread()
                 return
 
+    def _meant_mark(self, marker: str | None) -> str | None:
+        """The marker that `marker` means, with a Defect if it is another spelling."""
+        meant = _OTHER_MARKS.get(marker or "")
+        if meant is None:
+            return marker
+        self._defect("misspelled_marker", marker or "")
+        return meant
+
     def _call(self) -> Script[None]:
-        header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", *self.controls)
+        spelled = tuple(mark for mark, meant in _OTHER_MARKS.items() if meant == ARGUMENTS)
+        header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", *spelled, *self.controls)
+        marker = self._meant_mark(marker)
         if marker not in ("{", ARGUMENTS, CALL_END):
             self._unread()
             self._abandon(header, {None: "truncated_call", "": "endless_header"}.get(marker, "call_without_arguments"))
             return
         if marker == "{":
             self._unread()
+        if marker == "{" and not header.strip() and (yield from self._json_in_call()):
+            return
         name, index = self._name_and_index(header.strip())
         if self._is_nameless(name):
             name = (yield from self._tool_of_arguments(header)) or name
@@ -137,11 +172,31 @@ class KimiReader(CallReader):
         while marker == ARGUMENTS and (yield from self._next_is(ARGUMENTS)):
             self._stray_marker(ARGUMENTS)
         if marker != CALL_END:
-            stops = (SECTION, SECTION_END, CALL, CALL_END, END, _SINGULAR, _SINGULAR_END)
-            marker = yield from self._json_arguments(*stops)
+            marker = yield from self._json_arguments(*_STOPS)
+            while _OTHER_MARKS.get(marker or "") == "":
+                self._meant_mark(marker)
+                marker = yield from self._between(*_STOPS)
         self._close_call(marker, CALL_END)
         if marker not in (None, CALL_END):
             self._unread()
+
+    def _json_in_call(self) -> Script[bool]:
+        """Read a call that is a JSON object with a name in it; False if other JSON comes."""
+        match = yield from self._look(_NAMED, _MAY_BE_NAMED)
+        if match is None or self._tool(match[1]) not in self._options.tools:
+            return False
+        self._defect("other_syntax", CALL)
+        yield from self._skip("{", 1)
+        marker = yield from self._object(["{"], *_STOPS)
+        if marker == "":
+            marker = yield from self._between(*_STOPS)
+        if marker not in (None, CALL_END):
+            self._unread()
+        return True
+
+    def _begins_call(self, text: str) -> bool:
+        begun = _BEGUN_INDEX.sub("", self._without_begun_mark(text))
+        return PREFIX.startswith(begun.strip()) or super()._begins_call(begun)
 
     def _open_kimi_call(self, name: str, index: int | None) -> None:
         name = self._meant(name)
