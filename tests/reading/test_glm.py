@@ -64,7 +64,7 @@ SUBMIT = call(name="submit")
         (call('{"query": "x"}\n'), [("search", X)], "", ["json_arguments"]),
         ("<tool_call>search\n" + '{"query": "x"}' + SUBMIT, [("search", X), ("submit", "{}")], "",
          ["json_arguments", "missing_call_end"]),
-        (call('{"name": "search"}', name=""), [], call('{"name": "search"}', name=""), []),
+        (call('{"name": "search"}', name=""), [("search", "{}")], "", ["other_syntax", "missing_arguments"]),
         (call(name="no call at all") + "after", [], call(name="no call at all") + "after", []),
         (call(argument(), name=""), [], call(argument(), name=""), []),
         (call(name=""), [], call(name=""), []),
