@@ -131,7 +131,7 @@ DIFFERS: dict[str, dict[str, str]] = {
         "after": "detect_and_parse_multiple_calls TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c"
         " TOOLCALLING.batch.8.d",
         "mention": "TOOLCALLING.batch.4.a TOOLCALLING.batch.4.c",
-        "no-opener": "TOOLCALLING.batch.5.b TOOLCALLING.batch.5.f TOOLCALLING.batch.5.g TOOLCALLING.stream.4.c",
+        "no-opener": "TOOLCALLING.batch.5.g",
         "no-arguments": "TOOLCALLING.batch.6.c",
         "missing-end": "TOOLCALLING.batch.4.b TOOLCALLING.batch.4.d",
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",

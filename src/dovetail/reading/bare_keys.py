@@ -29,6 +29,8 @@ from dovetail.tokens import Tokenizer
 #: The most brackets inside one another. JSON parsers do not read deeper ones either.
 _DEEPEST = 256
 _BRACKETS = {"{": "}", "[": "]"}
+#: The same, and one that the family does not have.
+_OPENING = _BRACKETS | {"(": ")"}
 _QUOTES = ('"', "'")
 _CLOSERS = (*_BRACKETS.values(), ")")
 _BREAKS = (",", *_QUOTES, *_BRACKETS, *_BRACKETS.values())
@@ -48,6 +50,11 @@ _MAY_BE_AFTER_CALL = re.compile(rf"[{WHITESPACE}}}\])]{{0,16}}")
 #: What follows a value other than a comma and a key.
 _AFTER_VALUE = re.compile(rf"{_GAP}(?:,{_GAP})?(?:[}}\])]|{_CONTROL})")
 _MAY_BE_AFTER_VALUE = re.compile(rf"{_GAP}(?:,{_GAP})?")
+#: The next call in a section, up to its name, and what may become that.
+_BEFORE_CALL = re.compile(rf"{_GAP}[,;]?{_GAP}")
+#: A bracket too many, and what may become that.
+_STRAY = re.compile(rf"{_GAP}[}}\])]")
+_MAY_BE_STRAY = re.compile(_GAP)
 #: A name space in front of a name.
 _NAME_SPACE = re.compile(r"\w+[:./\s]+")
 _ESCAPE = re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}')
@@ -60,9 +67,10 @@ _Outcome: TypeAlias = Literal["ended", "open", "broken"]
 
 
 class _Level(msgspec.Struct):
-    """An open bracket."""
+    """An open bracket. `end`: what closes it. `close`: what closes it in JSON."""
 
     end: str
+    close: str
     #: Whether an item may come: the bracket or a comma came last.
     ready: bool = True
     empty: bool = True
@@ -74,6 +82,8 @@ class BareKeyReader(JsonInTags):
     before_name: ClassVar[str]
     string: ClassVar[str]
     string_end: ClassVar[str]
+    #: Other spellings of what ends a section.
+    other_ends: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._levels: list[_Level] = []
@@ -86,12 +96,27 @@ class BareKeyReader(JsonInTags):
         self._unwrapping = False
         #: Whether a round bracket may end the arguments.
         self._round = False
+        #: A value that should be a string, if it is open: its text.
+        self._held: list[str] | None = None
+        #: Whether nothing opened the section, so that only its end shows that it is one.
+        self._unopened_section = False
         #: Whether a word is one of the tool's parameters, and what would begin the next argument inside a string.
         self._is_key: Callable[[str], bool] = bool
         self._next_keys: tuple[str, ...] = ()
         self._outside = (self.section, self.section_end, *self.ends)
         super().__init__(options, tokenizer)
         self._closing = self.in_alphabet(self.string_end)
+        #: A marker of a string that comes twice, with what follows it; the same for its end; and what may become that.
+        marker = re.escape(self._closing)
+        self._doubled = re.compile(rf"(?:{marker}|{re.escape(self.in_alphabet(self.string))})[^\s,;:}}\])\ud800-\udfff]")
+        self._doubled_end = re.compile(rf"{marker}{_GAP}(?:[,;}}\])]|(?!{marker}){_CONTROL})")
+        self._may_be_doubled = re.compile(rf"(?:{marker}{_GAP}|{re.escape(self.in_alphabet(self.string))})?")
+        call = re.escape(self.before_name)
+        begun = "|".join(re.escape(self.before_name[:n]) for n in range(len(self.before_name)))
+        self._next_call = (
+            re.compile(rf"{_BEFORE_CALL.pattern}{call}{_GAP}{_WORD}{_GAP}[{{(\[]"),
+            re.compile(rf"{_BEFORE_CALL.pattern}(?:{begun}|{call}{_GAP}(?:{_WORD}{_GAP})?)"),
+        )
 
     def _read(self) -> Script[None]:
         yield from self._thinks_without_opener()
@@ -114,18 +139,31 @@ class BareKeyReader(JsonInTags):
             self._defect("stray_marker", word)
 
     def _section(self, opener: str) -> Script[None]:
+        self._unopened_section = opener in self._unopened()
+        if opener in self.other_openers:
+            self._defect("misspelled_marker", opener)
         while True:
-            yield from self._call()
+            while (yield from self._call()):
+                pass
             if not (yield from self._another_section(self.section)):
                 return
 
-    def _call(self) -> Script[None]:
+    def _certain_at_once(self) -> bool:
+        return not self._unopened_section and super()._certain_at_once()
+
+    def _certain(self) -> None:
+        if self._unopened_section and self._trial is not None:
+            raise Abandoned
+        super()._certain()
+
+    def _call(self) -> Script[bool]:
+        """Read a call and, if no other call follows in the section, its end; whether another follows."""
         if (yield from self._json_section()):
-            return
-        header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", "(", *self.controls)
+            return False
+        header, marker = yield from self._read_up_to(LONGEST_HEADER, *_OPENING, *self.controls)
         if not marker:
             self._abandon(header, "truncated_call" if marker is None else "endless_header")
-            return
+            return False
         written = header.strip().removeprefix(self.before_name).strip()
         name = self._without_name_space(written.lstrip(":").lstrip())
         known = self._tool(name) in self._options.tools
@@ -133,21 +171,31 @@ class BareKeyReader(JsonInTags):
             self._unread()
             self._abandon(header, "unreadable_call" if name else "missing_name")
             yield from self._end_of_section()
-            return
+            return False
         if not header.strip().startswith(self.before_name):
             self._defect("missing_prefix", name)
         elif name != written:
             self._defect("misspelled_name", written)
         name = self._open_call(name)
-        if marker not in ("{", "("):
+        if marker not in _OPENING:
             self._unread()
             self._defect("missing_arguments", self._id)
             self._write("{}")
         elif not (yield from self._arguments_of(name, marker)):
-            return
-        if not (yield from self._end_of_section()):
-            self._defect("missing_call_end", self._id)
+            return False
+        while (stray := (yield from self._look(_STRAY, _MAY_BE_STRAY))) is not None:
+            self._at = stray.end()
+            self._defect("stray_bracket", stray.group().strip())
+        another = yield from self._look(*self._next_call)
+        if another is not None:
+            self._at += len(_BEFORE_CALL.match(another.group()).group())  # type: ignore[union-attr]  # it matches all
+        elif (yield from self._end_of_section()):
+            self._unopened_section = False
+            self._end_call()
+            return False
+        self._defect("missing_call_end", self._id)
         self._end_call()
+        return another is not None
 
     def _begins_call(self, text: str) -> bool:
         begun = text.strip()
@@ -165,7 +213,10 @@ class BareKeyReader(JsonInTags):
 
     def _end_of_section(self) -> Script[bool]:
         """Read up to the end of the section; whether it came."""
-        marker = yield from self._between(*self._outside, self.think, self.think_end)
+        marker = yield from self._between(*self._outside, *self.other_ends, self.think, self.think_end)
+        if marker in self.other_ends:
+            self._defect("misspelled_marker", marker or "")
+            return True
         if marker not in (None, self.section_end):
             self._unread()
         return marker == self.section_end
@@ -185,11 +236,13 @@ class BareKeyReader(JsonInTags):
         self._keys = set()
         self._written = []
         self._unread_text = self._in_its_place = ""
-        self._levels = [_Level("}")]
+        self._levels = [_Level("]" if bracket == "[" else "}", "}")]
+        self._held = None
         self._unwrapping = False
         self._round = bracket == "("
-        if self._round:
+        if bracket != "{":
             self._defect("wrong_bracket", bracket)
+        if self._round:
             yield from self._skip(WHITESPACE)
             yield from self._next_is("{")
         self._write("{")
@@ -199,13 +252,20 @@ class BareKeyReader(JsonInTags):
                 yield from self._skip(WHITESPACE)
                 yield from self._next_is(")")
             return True
-        if not (yield from self._peek()):
+        over = not (yield from self._peek())
+        if self._held is not None:
+            inner = "".join(level.close for level in reversed(self._levels[1:]))
+            self._write(self._unread_text if over else self._in_its_place + inner)
+            self._unread_text, self._in_its_place = "" if over else self._unread_text, ""
+            del self._levels[1:]
+            self._release()
+        if over:
             self._write(self._unread_text)
             self._truncated_call(closing("".join(self._written)) or "")
             return False
         if outcome == "open":
             self._defect("missing_bracket", self._id)
-            self._write("".join(level.end for level in reversed(self._levels)))
+            self._write("".join(level.close for level in reversed(self._levels)))
             return True
         pieces = [self._unread_text]
         marker = yield from self._value(pieces.append, *self._outside)
@@ -215,7 +275,7 @@ class BareKeyReader(JsonInTags):
             self._write("".join(pieces))
             self._truncated_call(closing("".join(self._written)) or "")
             return False
-        inner = self._in_its_place + "".join(level.end for level in reversed(self._levels[1:]))
+        inner = self._in_its_place + "".join(level.close for level in reversed(self._levels[1:]))
         comma = "" if self._levels[0].empty else ", "
         rest = f"{inner}{comma}{quote(MALFORMED)}: {quote(''.join(pieces))}}}"
         self._malformed(rest, closed=marker == self.section_end)
@@ -228,22 +288,49 @@ class BareKeyReader(JsonInTags):
             yield from self._skip(WHITESPACE)
             if self._unwrapping and len(self._levels) == 1 and (yield from self._next_is("}")):
                 self._unwrapping = False
-            elif (end := (yield from self._next_is(level.end, *(")",) * (len(self._levels) == 1)))) is not None:
-                if end == ")" and not self._round:
-                    self._defect("wrong_bracket", end)
+            elif (end := (yield from self._next_is(*_CLOSERS))) is not None:
                 if level.ready and not level.empty:
                     self._defect("stray_separator", ",")
-                self._levels.pop()
-                self._write(level.end)
-            elif not level.ready and (yield from self._next_is(",")):
+                for _ in range((yield from self._closed_by(end))):
+                    self._write(self._levels.pop().close)
+                    if len(self._levels) == 1:
+                        self._release()
+            elif not level.ready and (comma := (yield from self._next_is(",", ";"))):
+                if comma == ";":
+                    self._defect("missing_comma", comma)
                 level.ready = True
+            elif level.empty and len(self._levels) == 1 and not self._round and (yield from self._next_is("(")):
+                self._defect("wrong_bracket", "(")
+                self._round = True
             else:
                 following = yield from self._peek()
                 if following in ("", *self._outside):
                     return "open"
-                if following in _BRACKETS.values() or not (yield from self._item(level, types)):
+                if not (yield from self._item(level, types)):
                     return "broken"
         return "ended"
+
+    def _closed_by(self, end: str) -> Script[int]:
+        """How many brackets the closing bracket `end` closes.
+
+        One of another kind closes what is open inside of its own. If that would end the arguments although they go on,
+        or none of its kind is open, it closes one bracket.
+        """
+        levels = self._levels
+        if end == levels[-1].end or (end == ")" and self._round and len(levels) == 1):
+            return 1
+        count = next((n for n, level in enumerate(reversed(levels), 1) if level.end == end), 0)
+        if count == len(levels) and (yield from self._look(_AFTER_CALL, _MAY_BE_AFTER_CALL)) is None:
+            count = 0
+        self._defect("missing_bracket" if count else "wrong_bracket", end)
+        return count or 1
+
+    def _release(self) -> None:
+        """Pass on a value that should be a string, as its text."""
+        if self._held is not None:
+            text, self._held = "".join(self._held), None
+            self._defect("mistyped_value", text)
+            self._write(quote(text))
 
     def _item(self, level: _Level, types: ParameterTypes) -> Script[bool]:
         """Read an item of an array, or a member of an object."""
@@ -252,7 +339,7 @@ class BareKeyReader(JsonInTags):
         first, separator = level.empty, "" if level.empty else ", "
         level.ready = False
         allowed = ANY
-        if level.end == "]":
+        if level.close == "]":
             level.empty = False
             self._write(separator)
         else:
@@ -319,16 +406,26 @@ class BareKeyReader(JsonInTags):
         if (mark := (yield from self._next_is(*_QUOTES))) is not None:
             yield from self._quoted(mark, types)
             return True
-        if (bracket := (yield from self._next_is(*_BRACKETS))) is not None:
-            self._write(bracket)
-            self._levels.append(_Level(_BRACKETS[bracket]))
-            return len(self._levels) <= _DEEPEST
         top = len(self._levels) == 1
-        ends = _CLOSERS if top and self._round else tuple(_BRACKETS.values())
-        text, stop = yield from self._read_up_to(LONGEST_HEADER, ",", *_QUOTES, *_BRACKETS, *ends, *self.controls)
+        opening = _BRACKETS if top and "string" in types else _OPENING
+        if (bracket := (yield from self._next_is(*opening))) is not None:
+            opened = bracket
+            if bracket == "(":
+                self._defect("wrong_bracket", bracket)
+                opened = "[" if (yield from self._look(_KEY, _MAY_BE_KEY)) is None else "{"
+            if types == STRING and self._held is None:
+                self._held = []
+            self._write(opened)
+            self._levels.append(_Level(_OPENING[bracket], _BRACKETS[opened]))
+            return len(self._levels) <= _DEEPEST
+        round_too = self._round if top else self._levels[-1].end == ")"
+        ends = _CLOSERS if round_too or "string" not in types else tuple(_BRACKETS.values())
+        separators = (",", ";") if "string" not in types else (",",)
+        stops = (*separators, *_QUOTES, *_BRACKETS, *ends)
+        text, stop = yield from self._read_up_to(LONGEST_HEADER, *stops, *self.controls)
         self._unread()
         bare = text.strip()
-        is_value = bool(bare) and stop in (",", *ends, *self._outside)
+        is_value = bool(bare) and stop in (*separators, *ends, *self._outside)
         if is_value and types != STRING and (value := self._value_of(bare)) is not None:
             self._write(value)
         elif bare and top and "string" in types:
@@ -356,12 +453,18 @@ class BareKeyReader(JsonInTags):
     # -- strings ------------------------------------------------------------------------------------------------------
 
     def _marked_string(self, types: frozenset[str]) -> Script[None]:
-        """Read a string after its opening marker."""
+        """Read a string after its opening marker, which may come twice, as the closing one may."""
+        if (yield from self._look(self._doubled, self._may_be_doubled)) is not None:
+            yield from self._next_is(self.string, self.string_end)
+            self._stray_marker(self.string)
         marker = yield from self._text_of_string(types, (self.string_end,), self._weigh)
         if marker not in (None, self.string_end):
             self._defect("missing_parameter_end", self._id)
             self._unread()
             yield from self._next_is(*_QUOTES)  # another quote than the one that opened it
+        elif (yield from self._look(self._doubled_end, self._may_be_doubled)) is not None:
+            yield from self._next_is(self.string_end)
+            self._stray_marker(self.string_end)
 
     def _quoted(self, mark: str, types: frozenset[str]) -> Script[None]:
         """Read a string in other quotes, after the first one."""
@@ -446,7 +549,7 @@ class BareKeyReader(JsonInTags):
         comma = _COMMA.match(text, at)
         if comma is None:
             return 0
-        return -1 if self._levels[-1].end == "]" else self._weigh_comma(text, comma.end(), bool)
+        return -1 if self._levels[-1].close == "]" else self._weigh_comma(text, comma.end(), bool)
 
     def _weigh_comma(self, text: str, at: int, is_key: Callable[[str], bool]) -> int | None:
         """Whether the comma that ends at `at` is a part of a string, because no key follows it."""
@@ -475,7 +578,9 @@ class BareKeyReader(JsonInTags):
         return quote(text)
 
     def _write(self, text: str) -> None:
-        if text:
+        if self._held is not None:
+            self._held.append(text)
+        elif text:
             if self._options.repair_arguments:
                 self._written.append(text)
             self._emit_fragment(text)

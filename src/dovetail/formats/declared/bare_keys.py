@@ -65,12 +65,19 @@ class BareKeyCalls(Declaration):
     def reader(self, controls: tuple[str, ...]) -> tuple[type[CallReader], dict[str, Any]]:
         opener, end = self._around
         string, string_end = self.string.split("{text}")
+        opener_mark = opener.lstrip("\n")
+        openers = _spellings(opener_mark, "", "|")
+        ends = (*_spellings(end, "", "|", "/", "|/", "/|"), *_spellings(opener_mark, "", "|", "/", "|/", "/|"))
+        before_name = self.call.partition("{")[0]
         return BareKeyReader, {
-            "section": opener.lstrip("\n"),
+            "section": opener_mark,
             "section_end": end,
             "openers": (opener,),
+            "other_openers": tuple(mark for mark in openers if mark not in controls),
+            "other_ends": tuple(dict.fromkeys(mark for mark in ends if mark not in controls)),
+            "unopened": (before_name + "{name}{",),
             "inner": (end, string, string_end),
-            "before_name": self.call.partition("{")[0],
+            "before_name": before_name,
             "string": string,
             "string_end": string_end,
         }
@@ -84,6 +91,13 @@ class BareKeyCalls(Declaration):
         stops = (closing.text,) if isinstance(closing, ExactText) else ()
         after = (closing, ExactText("}"))
         return Markup(before, before, (), between, after, stops, lambda name: name, lambda _: True)
+
+
+def _spellings(marker: str, *before: str) -> tuple[str, ...]:
+    """A marker in other spellings: with one of `before` in front of its words, or without the first of these."""
+    word = marker.strip("<|>")
+    words = dict.fromkeys((word, word.removeprefix("start_").removeprefix("end_")))
+    return tuple(f"<{each}{word}{after}>" for word in words for each in before for after in ("", "|"))
 
 
 def _member(name: str, value: Node) -> Node:
