@@ -21,11 +21,12 @@ import msgspec
 
 from dovetail.events import Content
 from dovetail.reading.alphabet import any_control
-from dovetail.reading.calls import LONGEST_HEADER, CallReader
+from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameters import Parameters
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import FARTHEST, ReaderOptions, Script
+from dovetail.reading.two_languages import JsonInTags
 from dovetail.reading.values import STRING, ParameterTypes
 from dovetail.tokens import Tokenizer
 
@@ -34,6 +35,13 @@ _DEEPEST = 256
 _NAME = re.compile(r"""<(\w+)(?:\s+name)?\s*=\s*("[^"]*"|'[^']*'|[^\s"'<>]+)\s*>""")
 #: A tag with attributes.
 _ATTRIBUTES = re.compile(r"""<([^\s<>="']+)\s[^<>]*=[^<>]*>""")
+#: A closing tag in any spelling, and the name in a call's tag without an attribute for it.
+_CLOSING = re.compile(r"<\s*/+\s*(\w+)[^<>]*>")
+_OTHER_ATTRIBUTES = r"""(?:\s+[\w-]+\s*[=:]\s*["']?[^\s"'<>=]*["']?)*"""
+_NAMED = re.compile(
+    rf"""<\w+{_OTHER_ATTRIBUTES}\s+name\s*[=:]\s*["']?\s*([^\s"'<>=]+)["']?{_OTHER_ATTRIBUTES}\s*/?>"""
+)
+_UNNAMED = re.compile(r"""<\w+\s*[=:]?\s*["']?([^\s"'<>=:]+)["']?\s*>""")
 _ATTRIBUTE = 'name="'
 _EMPTY = (("object", "{}"), ("array", "[]"), ("null", "null"))
 _SCALARS = frozenset(("string", "number", "integer", "boolean"))
@@ -74,7 +82,7 @@ class _Member(msgspec.Struct):
     may_repeat: bool
 
 
-class NestedTagReader(CallReader):
+class NestedTagReader(JsonInTags):
     #: What is in front of each tag.
     mark: ClassVar[str]
     #: The end of a section, the opening tag of a call up to its name and its end, and the name of an item's tag.
@@ -84,6 +92,9 @@ class NestedTagReader(CallReader):
     item: ClassVar[str]
     #: What opens a section if its tag lacks the first bracket.
     unbracketed: ClassVar[str]
+    #: Other spellings of what opens a section, and of what ends it.
+    other_sections_begin: ClassVar[tuple[str, ...]] = ()
+    other_sections_end: ClassVar[tuple[str, ...]] = ()
     #: A section of calls in the markup of the family's earlier models, which has no marks: its tags and a parameter's.
     older_section: ClassVar[str]
     older_section_end: ClassVar[str]
@@ -109,12 +120,16 @@ class NestedTagReader(CallReader):
             return
         before = self._index
         tag: str | None = None
-        in_section = opener in (self.section, self.unbracketed)
-        if not in_section:
+        in_section = opener in (self.section, self.unbracketed, *self.other_sections_begin)
+        if opener in self.other_sections_begin:
+            self._defect("misspelled_marker", opener)
+        elif not in_section:
             self._defect("missing_section")
             self._unread()
         elif opener == self.unbracketed:
             self._defect("unclosed_tag", opener)
+        if in_section and (yield from self._json_section()):
+            return
         while True:
             if tag is None:
                 tag = yield from self._next_tag()
@@ -185,7 +200,7 @@ class NestedTagReader(CallReader):
         if stop == ">":
             text += ">"
             if text.startswith("<"):
-                return text
+                return self._meant_tag(text)
             if self._is_tag("<" + text):
                 self._defect("unclosed_tag", text)
                 return "<" + text
@@ -196,9 +211,51 @@ class NestedTagReader(CallReader):
             self._defect("unclosed_tag" if self._levels else "truncated_call", text)
             return None
         self._defect("unclosed_tag", text)
+        if stop != "" and text.startswith("<") and "<" not in text[1:]:
+            tag = self._meant_tag(text.strip() + ">", report=False)
+            if self._is_tag(tag) and (tag.startswith("</") or (stop and self._names_tool(tag))):
+                return tag
         self._marked = not self._beside.strip()
         self._beside += text
         return None
+
+    def _meant_tag(self, tag: str, *, report: bool = True) -> str:
+        """The tag that `tag` is a spelling of; `tag` itself if it is one that may come, or is unlike any.
+
+        `report`: whether that is a Defect.
+        """
+        meant = tag
+        word = self.call[1:].strip()
+        if (closing := _CLOSING.fullmatch(tag)) is not None:
+            if not self._is_tag(tag):
+                meant = self._meant_end(closing[1]) or tag
+        elif tag[1 : len(word) + 1].casefold() == word and not tag[len(word) + 1 : len(word) + 2].isalnum():
+            if tag == f"<{word}>" and self._levels and not self._levels[-1].types.has_member(word):
+                meant = self.call_end
+            elif _NAME.fullmatch(tag) is None or not tag.startswith(self.call):
+                named = _NAMED.fullmatch(tag) or _UNNAMED.fullmatch(tag)
+                if named is not None and self._tool(named[1]) in self._options.tools:
+                    meant = f'{self.call}name="{named[1]}">'
+        if meant != tag and report:
+            self._defect("misspelled_marker", tag)
+        return meant
+
+    def _names_tool(self, tag: str) -> bool:
+        match = _NAME.fullmatch(tag)
+        return match is not None and self._tool(match[2].strip("\"'").strip()) in self._options.tools
+
+    def _meant_end(self, word: str) -> str | None:
+        """The closing tag whose name is `word`, but for its case or its last letters; None if no such tag may come."""
+        ends = [*(level.end for level in reversed(self._levels)), self._last_end, self.call_end, self.section_end]
+        if any(f"</{word}>" == end for end in self.other_sections_end):
+            return self.section_end
+        if f"</{word}>" in ends:
+            return f"</{word}>"
+        if any(level.types.has_member(word) for level in self._levels):
+            return None
+        plain = word.casefold()
+        stems = (plain, plain.rstrip("0123456789"), plain.removesuffix("s"), plain.partition("_")[0])
+        return next((end for end in ends if end[2:-1].casefold() in stems), None)
 
     def _begins_tag(self, text: str) -> bool:
         """Whether `text` is the beginning of a tag that may come next."""
@@ -224,6 +281,9 @@ class NestedTagReader(CallReader):
         return text
 
     def _misplaced(self, text: str) -> None:
+        if text.strip() == ">":
+            self._defect("stray_bracket", ">")
+            return
         self._stray = False
         self._stray_text(text)
 
@@ -248,7 +308,7 @@ class NestedTagReader(CallReader):
             if tag_left is None:
                 complete = len(self._levels) == 1 and self._has_required()
                 if (self._cut_off and not complete) or (self._begun and (yield from self._turn_ends())):
-                    self._cut_call()
+                    self._cut_off_call()
                     return None
                 self._defect("truncated_call" if self._cut_off else "missing_call_end", self._id)
                 self._close(0)
@@ -279,7 +339,7 @@ class NestedTagReader(CallReader):
             self._certain()
         return True
 
-    def _cut_call(self) -> None:
+    def _cut_off_call(self) -> None:
         self._show_withheld()
         self._levels = []
         self._truncated_call()
@@ -305,7 +365,7 @@ class NestedTagReader(CallReader):
         if not key or (level.is_array and key != self.item) or len(self._levels) > _DEEPEST:
             self._misplaced(tag)
             return None
-        return (yield from self._member(level, tag, key, end or f"</{key}>"))
+        return (yield from self._tagged_member(level, tag, key, end or f"</{key}>"))
 
     def _lacks_opener(self, level: _Level, tag: str) -> bool:
         """Whether `tag`, a closing tag with text in front, closes a member or an item that was not opened."""
@@ -387,7 +447,7 @@ class NestedTagReader(CallReader):
         if marker is None and self._begun and self._trial is not None and not self._cut_off:
             self._abandon(header, "call_without_arguments")
         if marker is None and (self._begun or self._cut_off):
-            self._cut_call()
+            self._cut_off_call()
             return
         if marker is None:
             self._defect("missing_call_end", self._id)
@@ -409,7 +469,7 @@ class NestedTagReader(CallReader):
         write = self._value_writer.begin("", key, level.types[key])
         if (yield from self._value(write, self.older_parameter_end, *self.ends)) is None:
             self._value_writer.cut()
-            self._cut_call()
+            self._cut_off_call()
             return False
         if self._last_marker() != self.older_parameter_end:
             self._defect("missing_parameter_end", key)
@@ -464,7 +524,7 @@ class NestedTagReader(CallReader):
         member = _Member(level, f"<{key}>", key, (end,), level.types[key], level.types.inside(key), False)
         return (yield from self._text_value(member, self._taken_text()))
 
-    def _member(self, level: _Level, tag: str, key: str, end: str) -> Script[str | None]:
+    def _tagged_member(self, level: _Level, tag: str, key: str, end: str) -> Script[str | None]:
         """Read a member or an item after its tag. Returns as `_in_level` does."""
         wraps = len(self._levels) == 1 and level.empty and level.types.is_wrapper(key)
         inside = level.types.inside(None if level.is_array else key)
@@ -515,7 +575,7 @@ class NestedTagReader(CallReader):
                 self._value_writer.close()
                 return self._after_value(member, tag)
         self._value_writer.cut()
-        self._cut_call()
+        self._cut_off_call()
         return ""
 
     def _goes_on(self, end: str) -> Script[bool]:
@@ -550,7 +610,7 @@ class NestedTagReader(CallReader):
         self._value_writer.begin("", member.key, member.types)(text)
         if marker is None:
             self._value_writer.cut()
-            self._cut_call()
+            self._cut_off_call()
             return ""
         self._value_writer.close()
         return self._after_value(member, tag)

@@ -22,6 +22,8 @@ from dovetail.tokens import Segment
 
 _PLAIN = re.compile(r"[^\s<>/]+")
 _NOTHING = Concat(())
+#: What models write for the name of a section's tag.
+_OTHER_SECTIONS = ("tool_calls", "toolcall", "function_calls", "function_call")
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,15 @@ class NestedTagCalls(Declaration):
         opener = (self.after_content + before).strip(" ")
         call = self.call.partition("name=")[0].removeprefix(self.mark)
         unbracketed = self.mark + before.removeprefix(self.mark + "<")
+        others = tuple(f"{self.mark}<{name}>" for name in _OTHER_SECTIONS)
         older, _, parameter, parameter_end, _, older_end = re.findall("<[^<>]*>", self.older)
         return NestedTagReader, {
             "section": opener.lstrip("\n"),
             "section_end": end.removeprefix(self.mark),
             "unbracketed": unbracketed,
-            "openers": (opener, unbracketed, self.mark + call, self.mark + call[1:], older),
+            "openers": (opener, unbracketed, *others, self.mark + call, self.mark + call[1:], older),
+            "other_sections_begin": others,
+            "other_sections_end": tuple(f"</{name}>" for name in _OTHER_SECTIONS),
             "text_openers": (older,),
             "unopened": (self.call.partition("{name}")[0].removeprefix(self.mark) + '{name}"',),
             "older_section": older,
