@@ -156,6 +156,10 @@ class BareKeyReader(JsonInTags):
             raise Abandoned
         super()._certain()
 
+    def _begins_json(self) -> Script[bool]:
+        # A name before a bracket is the family's own syntax.
+        return (yield from self._peek()) in ("{", "[")
+
     def _call(self) -> Script[bool]:
         """Read a call and, if no other call follows in the section, its end; whether another follows."""
         if (yield from self._json_section()):
