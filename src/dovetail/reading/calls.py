@@ -36,6 +36,7 @@ _MAY_BE_FENCE = re.compile(r"[ \t\r\n]{0,16}(?:`{1,3}|```j(?:s(?:o(?:n[ \t\r\n]{
 _AFTER_EMPTY = re.compile(
     r"""[ \t\r\n,;]{0,16}(\{)[ \t\r\n]{0,16}(?:\}|(["']?)([^"'\\:{}\s]{1,128})\2[ \t\r\n]{0,16}:)"""
 )
+_CUT_OFF_AFTER_EMPTY = re.compile(r"""[ \t\r\n,;]{0,16}(\{)[ \t\r\n]{0,16}(?:["'][^"'\\:{}\s]{0,128}["']?)?\s*""")
 _MAY_BE_AFTER_EMPTY = re.compile(
     r"""[ \t\r\n,;]{0,16}(?:\{[ \t\r\n]{0,16}(?:["']?[^"'\\:{}\s]{0,128}["']?[ \t\r\n]{0,16})?)?"""
 )
@@ -289,7 +290,11 @@ class CallReader(ProseReader):
         if not self._arguments.empty_object:
             return False
         match = yield from self._look(_AFTER_EMPTY, _MAY_BE_AFTER_EMPTY)
-        if match is None or not (match[3] is None or self._arguments.takes(match[3])):
+        if match is None and self._cut_off:
+            match = _CUT_OFF_AFTER_EMPTY.fullmatch(self._input, self._at)
+        elif match is not None and match[3] is not None and not self._arguments.takes(match[3]):
+            return False
+        if match is None:
             return False
         self._defect("repeated_arguments", self._id)
         self._at = match.end(1)

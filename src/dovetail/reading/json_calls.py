@@ -21,12 +21,14 @@ _FENCE = "```"
 #: What opens a code fence around calls, and every beginning of that.
 _OPEN_FENCE = re.compile(rf"{_FENCE}(?:json)?[ \t\r\n]{{0,16}}(?=[{{\[])")
 _MAY_OPEN_FENCE = re.compile(r"`{1,3}|```j(?:s(?:o)?)?|```(?:json)?[ \t\r\n]{0,16}")
-#: The first key of a call's object that lacks its bracket, and every beginning of that.
-_KEY = re.compile(r'"(?:name|arguments|parameters)"[ \t\r\n]{0,16}:')
-_MAY_BE_KEY = re.compile(r'"[a-z]{0,10}(?:"[ \t\r\n]{0,16})?')
+#: The name in a call's object that lacks its bracket, and every beginning of that.
+_KEY = re.compile(r'"name"[ \t\r\n]{0,16}:[ \t\r\n]{0,16}"[^"]{1,128}"[ \t\r\n]{0,16},')
+_MAY_BE_KEY = re.compile(
+    r'"(?:n|na|nam|name|name"[ \t\r\n]{0,16}(?::[ \t\r\n]{0,16}(?:"[^"]{0,128}(?:"[ \t\r\n]{0,16})?)?)?)?'
+)
 #: A name in front of its arguments, and every beginning of that.
-_NAMED = re.compile(r"([\w.-]{1,128})[ \t\r\n]{0,16}(?:[:(][ \t\r\n]{0,16})?(?=\{)")
-_MAY_BE_NAMED = re.compile(r"[\w.-]{1,128}[ \t\r\n]{0,16}(?:[:(][ \t\r\n]{0,16})?")
+_NAMED = re.compile(r"""([\w.-]{1,128})[ \t\r\n]{0,16}(?:[:(][ \t\r\n]{0,16})?(?=\{[ \t\r\n]{0,16}["'}])""")
+_MAY_BE_NAMED = re.compile(r"[\w.-]{1,128}[ \t\r\n]{0,16}(?:[:(][ \t\r\n]{0,16})?(?:\{[ \t\r\n]{0,16})?")
 
 
 class JsonCallReader(JsonObjectReader):
