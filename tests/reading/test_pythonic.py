@@ -106,7 +106,7 @@ def test_written_messages() -> None:
         ("[search(q=f(x)), search(q='x')]", "", [unreadable("f(x)"), *CALLED], ["malformed_call"]),
         ("[search(q=f('x', ", "", [unreadable("f('x', ")], ["malformed_call", "missing_section_end"]),
         ("[search(q=f(] a", "", [unreadable("f(] a")], ["malformed_call", "missing_section_end"]),
-        ("[search(q=f(1)}] a", "}] a", [unreadable("f(1)")], ["malformed_call", "missing_section_end"]),
+        ("[search(q=f(1)}] a", " a", [unreadable("f(1)")], ["malformed_call", "stray_bracket"]),
         (f"[search(q=f('x\\'{EOT}", "", [unreadable("f('x\\'")], ["malformed_call", "missing_section_end"]),
         (f'{CALLS}[{{"name": "search", "arguments": {{"q": "x"}}}}]{CALLS_END}', "", CALLED, ["json_arguments"]),
         (f'{CALLS}{{"name": "search", "arguments": {{"q": "x"}}}}{CALLS_END}', "", CALLED, ["json_arguments"]),

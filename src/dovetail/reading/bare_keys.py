@@ -108,7 +108,9 @@ class BareKeyReader(JsonInTags):
         self._closing = self.in_alphabet(self.string_end)
         #: A marker of a string that comes twice, with what follows it; the same for its end; and what may become that.
         marker = re.escape(self._closing)
-        self._doubled = re.compile(rf"(?:{marker}|{re.escape(self.in_alphabet(self.string))})[^\s,;:}}\])\ud800-\udfff]")
+        self._doubled = re.compile(
+            rf"(?:{marker}|{re.escape(self.in_alphabet(self.string))})[^\s,;:}}\])\ud800-\udfff]"
+        )
         self._doubled_end = re.compile(rf"{marker}{_GAP}(?:[,;}}\])]|(?!{marker}){_CONTROL})")
         self._may_be_doubled = re.compile(rf"(?:{marker}{_GAP}|{re.escape(self.in_alphabet(self.string))})?")
         call = re.escape(self.before_name)

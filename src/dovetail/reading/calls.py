@@ -6,7 +6,7 @@ Here are the names, ids and indices of calls, JSON arguments that stream, and ca
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Reasoning
@@ -61,6 +61,8 @@ class CallReader(ProseReader):
     unopened: ClassVar[tuple[str, ...]] = ()
     #: The control tokens in front of JSON arguments.
     before_arguments: ClassVar[tuple[str, ...]] = ()
+    #: Other spellings of the family's markers, each with the marker that it means; "" for nothing.
+    other_marks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._index = -1  # of the open or last call
@@ -174,6 +176,14 @@ class CallReader(ProseReader):
             if any(control.startswith(text[at:]) for control in self.controls):
                 return text[:at]
         return text
+
+    def _meant_mark(self, marker: str | None) -> str | None:
+        """The marker that `marker` means, with a Defect if it is another spelling."""
+        meant = self.other_marks.get(marker or "")
+        if meant is None:
+            return marker
+        self._defect("misspelled_marker", marker or "")
+        return meant
 
     # -- one call -----------------------------------------------------------------------------------------------------
 

@@ -30,9 +30,7 @@ _OF_NAMES: Final = re.compile(r"[\w./-]|:\w")
 _SIGNS: Final = ":=>,;-() \t\r\n"
 #: A tag of another family with a name in it, and one of a parameter; and what may become such a tag.
 _NAME_TAG: Final = re.compile(r"""<\w+(?:\s+name)?\s*=\s*["']?([\w.-]+)["']?\s*>""")
-_PARAMETER_TAG: Final = re.compile(
-    r"""<(?:(\w+)(?:\s+name)?\s*=\s*["']?([^\s<>"'=]+)["']?|([^\s<>/="']+))\s*>"""
-)
+_PARAMETER_TAG: Final = re.compile(r"""<(?:(\w+)(?:\s+name)?\s*=\s*["']?([^\s<>"'=]+)["']?|([^\s<>/="']+))\s*>""")
 _MAY_BE_TAG: Final = re.compile(r"(?:<[^<>\ud800-\udfff]{0,128})?")
 _CLOSING_TAG: Final = re.compile(r"</\w{1,32}>")
 _MAY_BE_CLOSING_TAG: Final = re.compile(r"(?:<(?:/\w{0,32})?)?")
@@ -305,7 +303,6 @@ class KeyTagReader(ParameterReader, JsonInTags):
             yield from self._parameter_value(key, begun=between.removeprefix("\n"))
         else:
             self._abandon(key + between, "missing_value")
-
 
     def _plain_key(self, written: str) -> str:
         """The parameter that is meant: a name may stand in quotes."""

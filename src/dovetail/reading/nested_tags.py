@@ -38,9 +38,7 @@ _ATTRIBUTES = re.compile(r"""<([^\s<>="']+)\s[^<>]*=[^<>]*>""")
 #: A closing tag in any spelling, and the name in a call's tag without an attribute for it.
 _CLOSING = re.compile(r"<\s*/+\s*(\w+)[^<>]*>")
 _OTHER_ATTRIBUTES = r"""(?:\s+[\w-]+\s*[=:]\s*["']?[^\s"'<>=]*["']?)*"""
-_NAMED = re.compile(
-    rf"""<\w+{_OTHER_ATTRIBUTES}\s+name\s*[=:]\s*["']?\s*([^\s"'<>=]+)["']?{_OTHER_ATTRIBUTES}\s*/?>"""
-)
+_NAMED = re.compile(rf"""<\w+{_OTHER_ATTRIBUTES}\s+name\s*[=:]\s*["']?\s*([^\s"'<>=]+)["']?{_OTHER_ATTRIBUTES}\s*/?>""")
 _UNNAMED = re.compile(r"""<\w+\s*[=:]?\s*["']?([^\s"'<>=:]+)["']?\s*>""")
 _ATTRIBUTE = 'name="'
 _EMPTY = (("object", "{}"), ("array", "[]"), ("null", "null"))

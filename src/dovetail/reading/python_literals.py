@@ -152,6 +152,8 @@ class PythonReader(CallReader):
             if (yield from self._next_is(level.end)):
                 self._close_level(self._levels.pop())
                 self._release()
+            elif not level.ready and (count := self._closed_by((yield from self._peek()))):
+                yield from self._close_brackets(count)
             elif not level.ready and (yield from self._next_is(",")):
                 level.ready = True
                 if level.parenthesis is not None:
@@ -163,6 +165,27 @@ class PythonReader(CallReader):
             elif not level.ready or not (yield from self._item(level)):
                 return "broken"
         return "ended"
+
+    def _closed_by(self, bracket: str) -> int:
+        """How many brackets the closing bracket that comes next closes, where it is not the innermost one's.
+
+        One of another kind closes what is open inside of its own. -1: it is one too many.
+        """
+        if bracket not in _CLOSERS:
+            return 0
+        if len(self._levels) == 1:
+            return -1 if bracket == "}" else 0
+        return next((n for n, level in enumerate(reversed(self._levels)) if level.end == bracket), 0)
+
+    def _close_brackets(self, count: int) -> Script[None]:
+        """Close `count` brackets that were left open; -1: drop the bracket that comes next."""
+        if count < 0:
+            self._defect("stray_bracket", (yield from self._next_is(*_CLOSERS)) or "")
+            return
+        self._defect("missing_bracket", self._id)
+        for _ in range(count):
+            self._close_level(self._levels.pop())
+        self._release()
 
     def _unwraps(self, name: str) -> None:
         """Not where the arguments are already JSON: see `_is_wrapped`."""

@@ -356,7 +356,7 @@ class Probe:
         for family in families:
             reader = family.reader_type
             others = {end for _, end, _ in getattr(reader, "other_sections", {}).values()}
-            others.update(getattr(reader, "misspelled", ()), getattr(reader, "other_marks", ()))
+            others.update(getattr(reader, "other_marks", ()))
             inner = (marker for marker in getattr(reader, "inner", ()) if marker not in others)
             markers = (*getattr(reader, "openers", ())[:1], *inner)
             if len(markers) > (named[0] if named else 0) and all(marker.strip() in self._source for marker in markers):

@@ -39,11 +39,23 @@ from dovetail.tokens import Prompt
 _FENCED = re.compile(rf"\s*([^\n`]*)\s*({FENCE}(?:{LANGUAGE})?)?(.*)", re.DOTALL)
 
 
+#: What models write for the bars and the underscores of a token.
+_SIGNS = [(bar, line) for bar in "｜|" for line in "▁_ "][1:]
+_OTHER_MARKS = {
+    mark.replace("｜", bar).replace("▁", line): mark
+    for mark in (SECTION, CALL, SECTION_END, SEPARATOR, CALL_END)
+    for bar, line in _SIGNS
+}
+_OTHER_OPENERS = tuple(mark for mark, meant in _OTHER_MARKS.items() if meant in (SECTION, CALL))
+
+
 class DeepSeekV3Reader(CallReader):
     begin_of_text = (BEGIN,)
     controls = (THINK, THINK_END, SECTION, SECTION_END, CALL, SEPARATOR, CALL_END, *RESULTS, END)
     openers = (SECTION, CALL)
-    inner = (SECTION_END, SEPARATOR, CALL_END, *RESULTS)
+    other_marks = _OTHER_MARKS
+    other_openers = _OTHER_OPENERS
+    inner = (SECTION_END, SEPARATOR, CALL_END, *RESULTS, *(mark for mark in _OTHER_MARKS if mark not in _OTHER_OPENERS))
     ends = (END,)
     #: Whether a call has a type before its name, and a code fence around its arguments.
     fenced = True
@@ -51,15 +63,18 @@ class DeepSeekV3Reader(CallReader):
     before_arguments = (SEPARATOR,)
 
     def _section(self, opener: str) -> Script[None]:
-        opened = opener == SECTION
-        if opener == CALL:
+        meant = _OTHER_MARKS.get(opener, opener)
+        opened = meant == SECTION
+        if meant == CALL:
             self._defect("missing_section")
             self._unread()
+        elif meant != opener:
+            self._meant_mark(opener)
         elif not opened:  # the beginning of a call, see `unopened`
             yield from self._call()
         unopened = self._unopened()
         while True:
-            marker = yield from self._between(*unopened, *self.controls)
+            marker = self._meant_mark((yield from self._between(*unopened, *_OTHER_MARKS, *self.controls)))
             if marker == CALL:
                 yield from self._call()
             elif marker in unopened:
@@ -81,13 +96,15 @@ class DeepSeekV3Reader(CallReader):
                 return
 
     def _call(self) -> Script[None]:
-        kind, marker = yield from self._read_up_to(LONGEST_HEADER, "{", "[", *self.controls)
+        kind, marker = yield from self._read_up_to(LONGEST_HEADER, "{", "[", *_OTHER_MARKS, *self.controls)
+        marker = self._meant_mark(marker)
         separated = marker == SEPARATOR
         header = kind
         if separated:
             while (yield from self._next_is(SEPARATOR)):
                 self._stray_marker(SEPARATOR)
-            header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", "[", *self.controls)
+            header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", "[", *_OTHER_MARKS, *self.controls)
+            marker = self._meant_mark(marker)
         if marker not in ("{", "[", CALL_END):
             if marker:
                 self._unread()
@@ -104,7 +121,7 @@ class DeepSeekV3Reader(CallReader):
         self._open_call(name)
         if not separated:
             self._defect("missing_separator", self._id)
-        stops = (SECTION, SECTION_END, CALL, CALL_END, END)
+        stops = (SECTION, SECTION_END, CALL, CALL_END, END, *_OTHER_MARKS)
         if marker == CALL_END:
             self._take_arguments(rest.removesuffix(FENCE).rstrip())
         else:
@@ -124,6 +141,7 @@ class DeepSeekV3Reader(CallReader):
                 while (yield from self._next_is(FENCE)):
                     self._stray_marker(FENCE)
                 marker = yield from self._between(*stops)
+        marker = self._meant_mark(marker)
         self._close_call(marker, CALL_END)
         if marker not in (None, CALL_END):
             self._unread()

@@ -75,9 +75,7 @@ _SANITISED = re.compile(
 #: The beginning of a call in JSON up to its name, and what may become that.
 _GAP = rf"\s{{0,{MOST_SPACE}}}"
 _NAMED = re.compile(rf'\{{{_GAP}"(?:name|function)"{_GAP}:{_GAP}"([^"\\]{{1,128}})"')
-_MAY_BE_NAMED = re.compile(
-    rf'(?:\{{{_GAP}(?:"(?:\w{{0,8}}(?:"{_GAP}(?::{_GAP}(?:"[^"\\]{{0,128}})?)?)?)?)?)?'
-)
+_MAY_BE_NAMED = re.compile(rf'(?:\{{{_GAP}(?:"(?:\w{{0,8}}(?:"{_GAP}(?::{_GAP}(?:"[^"\\]{{0,128}})?)?)?)?)?)?')
 #: The number of an id, perhaps not all of it.
 _BEGUN_INDEX = re.compile(r":[0-9]{0,9}\s*\Z")
 #: An id of other families or clients, which has no name in it; a number; nothing.
@@ -89,7 +87,14 @@ _NAMELESS = re.compile(
 
 
 #: What ends a call's arguments.
-_STOPS = (SECTION, SECTION_END, CALL, CALL_END, END, *(mark for mark, meant in _OTHER_MARKS.items() if meant != ARGUMENTS))
+_STOPS = (
+    SECTION,
+    SECTION_END,
+    CALL,
+    CALL_END,
+    END,
+    *(mark for mark, meant in _OTHER_MARKS.items() if meant != ARGUMENTS),
+)
 
 
 class KimiReader(JsonInTags):
@@ -97,11 +102,10 @@ class KimiReader(JsonInTags):
 
     controls = (THINK, THINK_END, SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END, END)
     openers = (SECTION, CALL, *_OTHER_OPENERS)
+    other_marks = _OTHER_MARKS
     section, section_end = SECTION, SECTION_END
     before_arguments = (ARGUMENTS,)
-    #: The spellings that no template has.
-    misspelled = tuple(mark for mark in _OTHER_MARKS if mark not in _OTHER_OPENERS)
-    inner = (SECTION_END, ARGUMENTS, CALL_END, *misspelled)
+    inner = (SECTION_END, ARGUMENTS, CALL_END, *(mark for mark in _OTHER_MARKS if mark not in _OTHER_OPENERS))
     begin_of_text = ("[BOS]",)
     ends = (END,)
 
@@ -139,14 +143,6 @@ class KimiReader(JsonInTags):
                     self._defect("missing_section_end")
                 self._unread()
                 return
-
-    def _meant_mark(self, marker: str | None) -> str | None:
-        """The marker that `marker` means, with a Defect if it is another spelling."""
-        meant = _OTHER_MARKS.get(marker or "")
-        if meant is None:
-            return marker
-        self._defect("misspelled_marker", marker or "")
-        return meant
 
     def _call(self) -> Script[None]:
         spelled = tuple(mark for mark, meant in _OTHER_MARKS.items() if meant == ARGUMENTS)

@@ -24,6 +24,8 @@ CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 class MistralReader(JsonCallReader):
     inner = (CALL_ID, ARGUMENTS)
+    other_marks = dict.fromkeys(("[TOOL_CALL]", "[TOOLCALLS]", "[TOOL_CALLS}", "[tool_calls]"), CALLS)
+    other_openers = tuple(other_marks)
     unopened = ("{name}" + ARGUMENTS,)
     before_arguments = (ARGUMENTS,)
     text_end = "[/TOOL_CALLS]"
@@ -31,6 +33,7 @@ class MistralReader(JsonCallReader):
 
     def _section(self, opener: str) -> Script[None]:
         before = self._index
+        self._meant_mark(opener)
         yield from self._skip(WHITESPACE)
         first = yield from self._peek()
         if first in ("{", "["):

@@ -59,6 +59,14 @@ _NAME = re.compile(r"[^\W\d][\w.-]*")
 _AFTER_NAME = tuple("( \t\r\n\f,:;=!?'\"`*/\\|<>[]{})&%$#@^~+")
 _SPACE = re.compile(rf"[{SPACE}]{{0,{MOST_SPACE}}}")
 _SPACED = re.compile(_SPACE.pattern + r"\(")
+#: More words of a name, up to its bracket, and what may become that.
+_WORDS = re.compile(r"(?:[ \t]{1,4}[\w.-]{1,64}){1,4}\(")
+_MAY_BE_WORDS = re.compile(r"(?:[ \t]{1,4}[\w.-]{1,64}){0,4}(?:[ \t]{1,4})?")
+#: A bracket too many in front of the next call or the end of the list, and one behind the list; and what may become it.
+_STRAY = re.compile(rf"{_GAP}[)}}]{_GAP}(?=[\],)}}])")
+_MAY_BE_STRAY = re.compile(rf"{_GAP}(?:[)}}]{_GAP})?")
+_STRAY_END = re.compile(rf"{_GAP}\]{_GAP}(?=[\]\ud800-\udfff])")
+_MAY_BE_STRAY_END = re.compile(rf"{_GAP}(?:\]{_GAP})?")
 #: Blanks, and what follows them.
 _BLANKS = re.compile(rf"[ \t]{{0,{MOST_SPACE}}}")
 _FOLLOWS = re.compile(_BLANKS.pattern + r"([^ \t])")
@@ -227,8 +235,7 @@ class PythonicReader(PythonReader):
         """Read the list of calls after a `[`; False if it is no list but text."""
         inside = yield from self._skip(SPACE, MOST_SPACE)
         name, stop = yield from self._read_up_to(longest, *_AFTER_NAME, *self.controls)
-        if expected:
-            stop = yield from self._after_name(name, stop)
+        name, stop = yield from self._after_name(name, stop, expected)
         if stop != "(" or not is_name(name):
             self._unread()
             self._show(Content, f"{space}[{inside}{name}")
@@ -239,25 +246,43 @@ class PythonicReader(PythonReader):
             name = yield from self._next_call()
         return True
 
-    def _after_name(self, name: str, stop: str | None) -> Script[str | None]:
-        """`stop`, or the bracket that comes after it and more whitespace if `name` is a tool's."""
-        if stop and stop in SPACE and name in self._options.tools:
-            self._unread()
+    def _after_name(self, name: str, stop: str | None, expected: bool = True) -> Script[tuple[str, str | None]]:
+        """`name` and `stop`, or the bracket after more whitespace if `name` is a tool's, or begins one with blanks in it.
+
+        `expected`: whether a call has to come here.
+        """
+        if not expected or not stop or stop not in SPACE or not name:
+            return name, stop
+        self._unread()
+        if name in self._options.tools:
             if (match := (yield from self._look(_SPACED, _SPACE))) is not None:
                 self._at = match.end()
-                return "("
-            return (yield from self._next_is(stop))
-        return stop
+                return name, "("
+        elif (match := (yield from self._look(_WORDS, _MAY_BE_WORDS))) is not None:
+            words = name + match.group()[:-1]
+            if self._tool(words) in self._options.tools:
+                self._at = match.end()
+                return self._meant(words), "("
+        return name, (yield from self._next_is(stop))
 
     def _next_call(self) -> Script[str]:
         """Read the name of the list's next call and its `(`; "" if the list is over."""
+        while (stray := (yield from self._look(_STRAY, _MAY_BE_STRAY))) is not None:
+            self._stray_bracket(stray)
         yield from self._skip(SPACE)
         comma = (yield from self._next_is(",")) or ""
         yield from self._skip(SPACE)
         if (yield from self._next_is("]")):
+            if self._trial is not None and self._trial.kind is Reasoning:  # in a line, more brackets are text
+                return ""
+            while (stray := (yield from self._look(_STRAY_END, _MAY_BE_STRAY_END))) is not None:
+                self._stray_bracket(stray)
+            rest = _MAY_BE_STRAY_END.fullmatch(self._input, self._at) if self._over else None
+            if rest is not None and rest.group().strip():
+                self._stray_bracket(rest)
             return ""
         name, stop = yield from self._read_up_to(_LONGEST_NAME, *_AFTER_NAME, *self.controls)
-        stop = yield from self._after_name(name, stop)
+        name, stop = yield from self._after_name(name, stop)
         if stop == "(" and _NAME.fullmatch(name):
             if not comma:
                 self._defect("missing_comma", name)
@@ -265,6 +290,10 @@ class PythonicReader(PythonReader):
         self._unread()
         self._abandon(comma + name, "truncated_call" if name and stop is None else "missing_section_end")
         return ""
+
+    def _stray_bracket(self, match: re.Match[str]) -> None:
+        self._defect("stray_bracket", match.group().strip())
+        self._at = match.end()
 
     def _call(self, name: str) -> Script[None]:
         outcome = yield from self._python_arguments(name)
