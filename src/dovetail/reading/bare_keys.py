@@ -78,7 +78,7 @@ class _Level(msgspec.Struct):
 
 class BareKeyReader(JsonInTags):
     #: What ends a section, what comes before a call's name, and what is around a string.
-    section_end: ClassVar[str]
+    section_end: str
     before_name: ClassVar[str]
     string: ClassVar[str]
     string_end: ClassVar[str]

@@ -139,7 +139,7 @@ class JsonObjectReader(CallReader):
 
     def _member(self, envelope: Envelope, stops: tuple[str, ...]) -> Script[None]:
         member = envelope.member
-        key = yield from self._key(envelope, stops)
+        key = yield from self._member_key(envelope, stops)
         if not key.endswith(":"):
             member.append((yield from self._space(envelope)))
             if (yield from self._peek()) != ":":
@@ -149,7 +149,7 @@ class JsonObjectReader(CallReader):
         member.append((yield from self._space(envelope)))
         yield from self._member_value(envelope, key, (yield from self._peek()), stops)
 
-    def _key(self, envelope: Envelope, stops: tuple[str, ...]) -> Script[str]:
+    def _member_key(self, envelope: Envelope, stops: tuple[str, ...]) -> Script[str]:
         """Read a member's key. If it lacks its last quote, it ends with its colon, and the value comes next."""
         known = (*_OTHER_NAMES, *_OTHER_ARGUMENTS, *(key for keys in self.keys for key in keys))
         if (yield from self._peek()) not in ('"', "'"):

@@ -84,7 +84,7 @@ class NestedTagReader(JsonInTags):
     #: What is in front of each tag.
     mark: ClassVar[str]
     #: The end of a section, the opening tag of a call up to its name and its end, and the name of an item's tag.
-    section_end: ClassVar[str]
+    section_end: str
     call: ClassVar[str]
     call_end: ClassVar[str]
     item: ClassVar[str]
