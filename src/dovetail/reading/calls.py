@@ -14,8 +14,8 @@ from dovetail.reading import bare_json
 from dovetail.reading.arguments import JsonArguments, Unwraps
 from dovetail.reading.json_mending import MendedJson
 from dovetail.reading.json_text import WHITESPACE
-from dovetail.reading.prose import MOST_SPACE, CallTrial, ProseReader
-from dovetail.reading.reader import FARTHEST, Abandoned, ReaderOptions, Script
+from dovetail.reading.prose import FARTHEST_CALL, MOST_SPACE, CallTrial, ProseReader
+from dovetail.reading.reader import Abandoned, ReaderOptions, Script
 from dovetail.reading.values import ParameterTypes
 from dovetail.tokens import Tokenizer
 
@@ -327,7 +327,7 @@ class CallReader(ProseReader):
     def _surplus(self, *, brackets: bool = True) -> Script[None]:
         """Drop what models write once more after JSON arguments: all of the object, or `brackets`."""
         raw = self._arguments.raw
-        while 0 < len(raw) <= FARTHEST and (yield from self._repeated(raw)):
+        while 0 < len(raw) <= FARTHEST_CALL and (yield from self._repeated(raw)):
             self._defect("repeated_arguments", self._id)
         while brackets and (match := (yield from self._look(_BRACKETS, _MAY_BE_BRACKETS))) is not None:
             self._at = match.end()
