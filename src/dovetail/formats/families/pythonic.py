@@ -247,7 +247,7 @@ class PythonicReader(PythonReader):
         return True
 
     def _after_name(self, name: str, stop: str | None, expected: bool = True) -> Script[tuple[str, str | None]]:
-        """`name` and `stop`, or the bracket after more whitespace if `name` is a tool's, or begins one with blanks in it.
+        """`name` and `stop`; or a tool's name, perhaps with blanks in it, and the bracket after it.
 
         `expected`: whether a call has to come here.
         """
