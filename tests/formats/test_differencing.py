@@ -313,6 +313,14 @@ PARAMETER = "{{- '<p=' + k + '>' + v + '</p>' }}"
 _LIE = '{{- \'<|calls|>[{"tool": "ping", "input": {}}]<|/calls|>\' }}'
 
 
+@pytest.mark.parametrize(("shown", "family"), [("", "mistral"), ("[:-4]", "plain")])
+def test_a_family_reads_the_arguments_that_a_template_shows_as_a_whole_only(shown: str, family: str) -> None:
+    called = f"{{{{- t.function.name + '[ARGS]' + (t.function.arguments | tojson){shown} }}}}"
+    source = template(f"{{{{- '[TOOL_CALLS]' }}}}{{%- for t in m.tool_calls %}}{called}{{%- endfor %}}")
+    controls = ("<|im_start|>", "<|im_end|>", "[TOOL_CALLS]", "[ARGS]")
+    assert derived(source, controls).family_name == family
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

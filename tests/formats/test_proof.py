@@ -47,3 +47,8 @@ def test_differences(read: Message, difference: str) -> None:
 )
 def test_where_arguments_stand(text: str, slotted: str | None) -> None:
     assert sample_answers._with_arguments(text, {"k": "v"}) == slotted
+
+
+def test_a_token_that_the_end_of_an_answer_spells_is_lost_in_text() -> None:
+    fmt = derived(LISTED.replace("<|/calls|>", 'o"'), (*CONTROLS, 'o"'))
+    assert "does not read back in pieces: its content is read as 'He said \"n'" in fmt.derived.derivation.reason

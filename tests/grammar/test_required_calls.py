@@ -188,6 +188,14 @@ def test_a_broken_call_in_between_makes_no_repetition(text: str) -> None:
     assert fmt.parse(text, TOOLS, tool_choice="required").calls == fmt.parse(text, TOOLS).calls
 
 
+def test_a_call_without_an_end_in_between_makes_no_repetition() -> None:
+    mark, fmt = "]<]minimax[>[", families.format_of("minimax_m3")
+    begun = f'{mark}<tool_call>\n{mark}<invoke name="get_weather">'
+    call = f"{begun}{mark}<city>Rome{mark}</city>{mark}</invoke>\n{mark}</tool_call>"
+    calls = fmt.parse(call + begun + fmt.end_of_turn[0] + call, TOOLS, tool_choice="required").calls
+    assert [call.arguments for call in calls] == ['{"city": "Rome"}', "", '{"city": "Rome"}']
+
+
 def test_white_space_beside_a_defect_stays() -> None:
     fmt = families.format_of("hermes")
     message = fmt.parse("Hello </think>world", TOOLS, tool_choice="required", thinking=False)

@@ -237,6 +237,22 @@ def test_cut_off_arguments_are_closed_on_request() -> None:
     assert (calls(message), kinds(message)) == ([("ping", '{"a": tru')], ["truncated_call"])
 
 
+def test_a_string_for_a_number_stays_if_it_was_cut_off() -> None:
+    """Nobody knows yet what number it holds."""
+    text = f'{CALL}{{"name": "get_weather", "arguments": {{"days": "1'
+    message = read(text, reason="length")
+    assert (calls(message), kinds(message)) == ([("get_weather", '{"days": "1')], ["truncated_call"])
+    message = read(text, reason="length", repair_arguments=True)
+    assert calls(message) == [("get_weather", '{"days": "1"}')]
+
+
+def test_arguments_that_lack_their_end_are_closed_on_request() -> None:
+    text = block('{"name": "ping", "arguments": {"a": "x').replace("\n" + CALL_END, CALL_END)
+    message = read(text, repair_arguments=True)
+    assert (calls(message), kinds(message)) == ([("ping", '{"a": "x"}')], ["repaired_arguments"])
+    assert kinds(read(text)) == ["malformed_call"]
+
+
 @pytest.mark.parametrize("value", ["12", "tru", "'{"])
 def test_text_in_place_of_arguments_stays_if_it_was_cut_off(value: str) -> None:
     message = read(f'{CALL}{{"name": "ping", "arguments": {value}', reason="length")

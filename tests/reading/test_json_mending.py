@@ -101,6 +101,7 @@ CASES = [
     ('{"a": "print("hi")"}', r'{"a": "print(\"hi\")"}', {"unescaped_text"}),
     ('{"a": "say "x", then", "b": 1}', r'{"a": "say \"x\", then", "b": 1}', {"unescaped_text"}),
     ("{'a': 'it\\'s \"x\"'}", r'{"a": "it' + r"'s \"x\"" + '"}', {"python_value"}),
+    (r"""{'a': 'x\ny \"z\" \\'}""", r"""{"a": "x\ny \"z\" \\"}""", {"python_value"}),
     ('{"a": True, "b": None}', '{"a": true, "b": null}', {"python_value"}),
     ("{a: oops, b: 1}", '{"a": "oops", "b": 1}', {"unquoted_key", "unquoted_value"}),
     ('{"a": 1,}', '{"a": 1}', {"stray_separator"}),
@@ -122,6 +123,14 @@ def test_what_can_only_mean_one_thing_is_mended(text: str, meant: str, kinds: se
     for pieces in ([text], list(text)):
         out, rest, found, machine = mended(pieces)
         assert (out, rest, found, machine.complete) == (meant, "", kinds, True)
+
+
+@pytest.mark.parametrize("begun", ["\\", "\\u", "\\u00e"])
+def test_the_beginning_of_an_escape_is_text_at_the_end(begun: str) -> None:
+    text = '{"a": "x' + begun
+    for pieces in ([text], list(text)):
+        out, _, kinds, machine = mended(pieces)
+        assert (json.loads(out + machine.closing()), kinds) == ({"a": "x" + begun}, set())
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,7 @@ def test_without_a_type_the_schema_decides() -> None:
         ("a" + close("think") + "b", "ab", [], ["stray_marker", "text_in_section"]),
         ("a<|sep|>b" + tag("foo") + "c", "a<|sep|>b" + tag("foo") + "c", [], []),
         ("a<|open|>", "a", [], ["stray_marker"]),
+        ("a" + OVER + "<|open|>", "a", [], ["stray_marker"]),
         ("a" + argument(), "a" + argument(), [], []),
         # Closers and openers that are missing.
         (OVER + tools(tag('call tool="search" index="1"') + argument()), "", CALLED, ["missing_call_end"]),

@@ -49,6 +49,8 @@ LIST = f"{CALLS}[{OBJECT}]"
         (f"{LIST}{' ' * 40}{LIST}", 2, " " * 40, []),
         (CALLS + OBJECT, 1, "", ["missing_list"]),
         (f"{CALLS}[]", 0, "", ["empty_section"]),
+        (f"{CALLS}[] so", 0, f"{CALLS}[] so", []),
+        (f"{CALLS}get_weather{END}", 0, f"{CALLS}get_weather", []),
         (f"{CALLS}[not json]", 0, f"{CALLS}[not json]", []),
         (f"{CALLS}not a list{CLOSER}", 0, f"{CALLS}not a list{CLOSER}", []),
         (f"{CALLS}not a name{ARGS}{{}}", 0, f"{CALLS}not a name{ARGS}{{}}", []),

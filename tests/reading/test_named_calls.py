@@ -42,8 +42,10 @@ ONE = [("ping", '{"a": 1}')]
         (CALL + "so" + CALL.replace("a1", "a2"), ONE * 2, "so", ["text_in_section"]),
         ("<|calls|>" + CALL, ONE, "", ["stray_marker"]),
         ("<|name|>" + CALL, ONE, "", ["stray_marker"]),
+        (CALL + '<|call|><|name|>{"a": 1}<|/call|>', ONE, '{"a": 1}',
+         ["missing_name", "text_in_section", "stray_marker"]),
     ],
-)
+)  # fmt: skip
 def test_near_misses(body: str, expected: list[tuple[str, str]], content: str, defects: list[str]) -> None:
     message = named(f"<|calls|>{body}<|/calls|><|end|>", thinking=False)
     assert (calls(message), message.content, kinds(message)) == (expected, content, defects)

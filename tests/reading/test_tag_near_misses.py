@@ -462,3 +462,19 @@ def test_near_misses_where_newlines_around_a_value_are_its_own(name: str, outer:
         newline = "" if end == "</city>" else "\n"
         expected = [("get_weather", json.dumps({"city": "\nOslo" + newline}))]
         assert read(name, output) == (expected, "", ["misspelled_marker"] * 2)
+
+
+@pytest.mark.parametrize("name", QWEN)
+def test_a_tag_that_is_cut_off_behind_many_mistakes(name: str) -> None:
+    text = "<tool_call>\n" + "</parameter>\n" * 4 + "<function"
+    assert read(name, text) == ([], text, [])
+    assert read(name, text, "length") == ([], "", ["truncated_call"])
+
+
+@pytest.mark.parametrize(("empty", "called"), [(8, True), (9, False)])
+def test_an_unknown_call_before_many_empty_sections_is_text(empty: int, called: bool) -> None:
+    """So that not all of them are read again at each call."""
+    unknown = section(qwen(name="unheard"))
+    calls, content, _ = read("qwen3_coder", unknown + ("\n" + section()) * empty)
+    assert calls == ([("unheard", "{}")] if called else [])
+    assert content.startswith(unknown) is not called

@@ -63,7 +63,7 @@ class JsonArguments:
         mended: Callable[[str], None] = lambda kind: None,
         unwraps: Unwraps | None = None,
     ) -> None:
-        self._types = types
+        self._types = types or ParameterTypes(None)
         self._mended = mended
         self._unwraps = unwraps
         self._raw: list[str] = []

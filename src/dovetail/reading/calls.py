@@ -133,7 +133,7 @@ class CallReader(ProseReader):
 
         `report` receives the kind of each fault. Raises `Abandoned` if it cannot be a call to one of the tools.
         """
-        mended = MendedJson(None, report)
+        mended = MendedJson(ParameterTypes(None), report)
         out, head = [mended.feed(begun)[0]], begun  # as much of the object as may have the name
 
         def take(text: str) -> int | None:

@@ -92,7 +92,7 @@ class _Level(msgspec.Struct):
     """An open bracket."""
 
     end: str
-    types: ParameterTypes | None
+    types: ParameterTypes
     key: str = ""
     #: The types of the value that comes next.
     value_types: frozenset[str] = ANY
@@ -101,12 +101,12 @@ class _Level(msgspec.Struct):
 
 
 class MendedJson:
-    """`types`: of the object's members, if the schema is known. `defect` receives each fault that was mended.
+    """`types`: of the object's members. `defect` receives each fault that was mended.
 
     The first character fed must be a bracket.
     """
 
-    def __init__(self, types: ParameterTypes | None, defect: Callable[[str], None]) -> None:
+    def __init__(self, types: ParameterTypes, defect: Callable[[str], None]) -> None:
         self._types = types
         self._defect = defect
         self._reported: set[str] = set()
@@ -246,8 +246,6 @@ class MendedJson:
         The members that were passed on before are taken back: each comes once more, as null.
         """
         member = f"{quote(MALFORMED)}: {quote(''.join(self.raw))}}}"
-        if not self._levels:
-            return "{" + member
         out, keys = "", self._keys
         has_members = bool(keys) or (bool(self._string) and self._is_key and len(self._levels) == 1)
         if self._string and self._held is None:
@@ -365,7 +363,7 @@ class MendedJson:
         if len(self._levels) == 1:
             self._keys.append(f'"{key}"')
         level.key = key if "\\" not in key else json.loads(f'"{key}"')
-        level.value_types = ANY if level.types is None else level.types[level.key]
+        level.value_types = level.types[level.key]
         self._expected = _COLON
 
     def _converted(self, inside: str) -> str:
@@ -463,16 +461,14 @@ class MendedJson:
         self._out.append(bracket)
         self._arrays += bracket == "["
         level = _Level("}" if bracket == "{" else "]", types)
-        if types is not None and bracket == "[":
+        if bracket == "[":
             level.value_types = types.of_items()
         self._levels.append(level)
         self._expected = _KEY_OR_END if bracket == "{" else _VALUE_OR_END
         return at + 1
 
-    def _inside(self, level: _Level) -> ParameterTypes | None:
+    def _inside(self, level: _Level) -> ParameterTypes:
         """The types inside of the value that comes next in `level`."""
-        if level.types is None:
-            return None
         key = level.key if level.end == "}" else None
         inside = level.inside.get(key)
         if inside is None:
@@ -527,10 +523,10 @@ class MendedJson:
     def _end_word(self) -> None:
         word, self._word = "".join(self._word), []
         if self._at_key():
-            if self._next_token():
-                self._mended("unquoted_key")
-                self._out.append(quote(word))
-                self._open_member(self._levels[-1], quote(word)[1:-1])
+            self._next_token()
+            self._mended("unquoted_key")
+            self._out.append(quote(word))
+            self._open_member(self._levels[-1], quote(word)[1:-1])
             return
         types = self._levels[-1].value_types
         kind = ""

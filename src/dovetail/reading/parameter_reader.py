@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +13,7 @@ from dovetail.reading.calls import CallReader
 from dovetail.reading.json_end import string_goes_on
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameters import Parameters
-from dovetail.reading.reader import ReaderOptions, Script
+from dovetail.reading.reader import Abandoned, ReaderOptions, Script
 from dovetail.reading.value_ends import REST, REST_BEGUN, Closer, OpenValue, ValueEnds, value_ends
 from dovetail.reading.values import ParameterTypes
 from dovetail.tokens import Tokenizer
@@ -73,7 +74,8 @@ class ParameterReader(CallReader):
 
     def finish(self, reason: str = "stop") -> list[Event]:
         if not self._over:
-            self._cut_marker()
+            with contextlib.suppress(Abandoned):  # by a trial with many mistakes, which is given up below
+                self._cut_marker()
         return super().finish(reason)
 
     def _cut_marker(self) -> bool:

@@ -32,7 +32,6 @@ class MistralReader(JsonCallReader):
     id_comes_last = True  # in the template of Mistral Nemo
 
     def _section(self, opener: str) -> Script[None]:
-        before = self._index
         self._meant_mark(opener)
         yield from self._skip(WHITESPACE)
         first = yield from self._peek()
@@ -41,8 +40,6 @@ class MistralReader(JsonCallReader):
                 self._defect("missing_list")
             marker = yield from self._calls(CALLS, *self.ends)
             if marker == "":
-                if self._index == before:
-                    self._defect("unreadable_call")
                 return
         else:
             marker = yield from self._named_call()
