@@ -53,8 +53,8 @@ def test_messages(text: str, content: str, calls: list[tuple[str, str]], defects
 
 def test_a_call_that_is_not_allowed() -> None:
     content, calls, defects = read(f"Hi{NEXT}{CALL}", choice="none")
-    assert (content, calls) == (f"Hifunction call{JSON}", [])
-    assert defects == ["call_not_allowed", "stray_marker"]
+    assert (content, calls) == (f"Hi{NEXT}{CALL}", [])
+    assert set(defects) == {"call_not_allowed"}
     assert read(f"Hi{NEXT}", choice="none") == ("Hi", [], [])
 
 

@@ -150,7 +150,8 @@ def test_without_tools_only_what_begins_with_a_call_is_one() -> None:
         (f"so{CALLS}{ONE}{CALLS_END} and so", True, f"so{CALLS}{ONE}{CALLS_END} and so", "", [], []),
         (f"`{CALLS}`, then {CALLS_END} so</think>b", True, f"`{CALLS}`, then {CALLS_END} so", "b", [], []),
         (f"`{CALLS}`, </think> and `{EOT}`", False, "", f"`{CALLS}`, </think> and `{EOT}`", [], []),
-        (f"so{EOT}a", True, "so", "a", [], []),
+        (f"so{EOT}\na", True, "so", "\na", [], []),
+        (f"so{EOT}a", True, f"so{EOT}a", "", [], []),
         ("a</think>b", False, "", "ab", [], ["stray_marker"]),
     ],
 )

@@ -6,14 +6,15 @@ A model may write about markup. So a marker in reasoning or content is weighed b
   there and its first argument, or its end, follows. In reasoning, nothing but the end of the answer or more markup may
   follow the calls. Otherwise the opener is text, and what comes after it is read anew.
 - Any other marker that means nothing where it stands is text if more text follows; it is dropped before the end.
-- A marker of reasoning or of the turn's end is text if it stands like a word or a quotation in a line.
+- A marker of reasoning, of an answer or of the turn's end is text if it stands like a word or a quotation in a line, or
+  in code. So is one that can be real at the end of a line only, if the line goes on.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final, TypeAlias
 
 from dovetail.events import Content, Defect, Reasoning
@@ -39,10 +40,19 @@ _TEXT = re.compile(r"\s{0,16}[^\s\ud800-\udfff]")
 _MAY_BE_TEXT = re.compile(r"\s{0,16}")
 _TEXT_IN_LINE = re.compile(r"[ \t]{0,16}[^\s\ud800-\udfff]")
 _MAY_BE_TEXT_IN_LINE = re.compile(r"[ \t]{0,16}")
-QUOTES: Final = frozenset("`'\"“‘«")
+#: Marks that begin a quotation, each with the one that ends it.
+_QUOTED: Final = {"`": "`", "'": "'", '"': '"', "“": "”", "‘": "’", "«": "»", "「": "」", "『": "』"}
+QUOTES: Final = frozenset(_QUOTED)
 #: What stands before and after a word or a quotation.
-BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
-AFTER: Final = frozenset(" \t`'\"”’»)]}*_|.,;:!?/…-")
+BEFORE: Final = frozenset(" \t([{*_|:,=/（《【、，：") | QUOTES
+AFTER: Final = frozenset(" \t)]}*_|.,;:!?/…-）》】、，：。；！？") | frozenset(_QUOTED.values())
+#: How long the rest of a quotation is at most, in a line and in a block of code.
+_LONGEST_QUOTATION: Final = 160
+_LONGEST_CODE: Final = 1024
+_REST_OF_LINE = re.compile(rf"[^\n]{{0,{_LONGEST_QUOTATION}}}")
+_QUOTATION_ENDS = {mark: re.compile(rf"[^\n{end}]{{0,{_LONGEST_QUOTATION - 1}}}{end}") for mark, end in _QUOTED.items()}
+_REST_OF_CODE = re.compile(rf"[\s\S]{{0,{_LONGEST_CODE}}}")
+_CODE_ENDS = re.compile(rf"[\s\S]{{0,{_LONGEST_CODE - 8}}}?\n[ \t]{{0,4}}```(?!\w)")
 
 Prose: TypeAlias = type[Reasoning] | type[Content]
 
@@ -77,6 +87,8 @@ class ProseReader(Reader):
     """Reads reasoning, content and sections of calls. A subclass reads a section."""
 
     _trial: CallTrial | None
+
+    _index: int  # of the open or last call
 
     #: The markers around reasoning. Newlines that the family's template writes before a marker are part of it; the
     #: marker is also recognized without them.
@@ -119,7 +131,10 @@ class ProseReader(Reader):
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._stray = False  # whether misplaced text has begun, so that its defect is reported once
         self._wrapped = False  # whether the wrapper is open
-        self._shown = ""  # the last text of the open reasoning or content
+        self._shown = ""  # the last text of the open reasoning or content; "" at its beginning
+        self._weighed: list[str] = []  # its text since `_in_code` looked at it
+        self._fenced = False  # whether a block of code is open in it
+        self._ticks = 0  # how many backticks its last line has, except those of fences
         self._mentioned = False  # whether the open reasoning or content is about markup
         super().__init__(options, tokenizer)
 
@@ -151,7 +166,8 @@ class ProseReader(Reader):
             if marker is None:
                 return
             if marker == think:
-                if (yield from self._is_mention(place)):
+                again = place is Reasoning and self._shown
+                if (yield from (self._is_mentioned_end(place) if again else self._is_mention(place))):
                     continue
                 place = Reasoning
                 self.in_reasoning = True
@@ -168,11 +184,12 @@ class ProseReader(Reader):
                 yield from self._content_begins()
                 yield from self._bare_call()
             elif marker in self.ends:
-                if not (yield from self._is_mentioned_end(place)):
+                if marker in self.around_messages or not (yield from self._is_mentioned_end(place)):
                     yield from self._end_passed(marker, place is Reasoning)
-                    place, self._shown = Content, ""
+                    place, self._shown = Content, "\n"
             elif marker in answers:
-                if (yield from self._is_mention(place)):
+                opens = marker == self.answer
+                if (yield from (self._is_mentioned_answer(place) if opens else self._is_mentioned_end(place))):
                     continue
                 if place is Reasoning:
                     self._defect("reasoning_not_closed")
@@ -184,7 +201,7 @@ class ProseReader(Reader):
             elif marker == self.wrapper_end and place is Content:
                 yield from self._wrapper_ends()
             elif marker in self.around_messages:
-                if not (yield from self._is_mention(place)):
+                if not (yield from self._is_mentioned_end(place)):
                     self._stray_marker(marker)
             elif marker in openers or marker not in (*marks, *self.controls):
                 if (yield from self._section_or_mention(marker, place)):
@@ -200,16 +217,15 @@ class ProseReader(Reader):
         """
         self.in_reasoning = kind is Reasoning
 
-        def write(text: str) -> None:
-            self._shown = text
-            self._events.append(kind(text))
-
-        marker = yield from self._pass(write, None, stops)
+        marker = yield from self._pass(lambda text: self._show(kind, text), None, stops)
         self.in_reasoning = False
         return marker
 
     def _show(self, kind: Prose, text: str) -> None:
-        self._shown = text
+        if not self._shown:
+            self._weighed, self._fenced, self._ticks = [], False, 0
+        self._shown = text if len(text) > 1 else self._shown[-1:] + text
+        self._weighed.append(text)
         self._events.append(kind(text))
 
     # -- is it a mention? ---------------------------------------------------------------------------------------------
@@ -222,26 +238,78 @@ class ProseReader(Reader):
         """Whether text comes next, perhaps after whitespace, and not a marker or the end."""
         return (yield from self._look(_TEXT, _MAY_BE_TEXT)) is not None
 
+    def _text_in_line_follows(self) -> Script[bool]:
+        return (yield from self._look(_TEXT_IN_LINE, _MAY_BE_TEXT_IN_LINE)) is not None
+
+    def _in_code(self) -> bool:
+        """Whether the text so far ends in a block or in a span of code."""
+        if not self._shown:
+            return False
+        text = "".join(self._weighed)
+        self._weighed.clear()
+        self._fenced ^= text.count("```") % 2 == 1
+        _, newline, line = text.rpartition("\n")
+        self._ticks = (0 if newline else self._ticks) + line.replace("```", "").count("`")
+        return self._fenced or self._ticks % 2 == 1
+
+    def _opens_quotation(self) -> bool:
+        """Whether the text so far ends in a mark that begins a quotation, which one at the end of a word does not."""
+        *before, last = ("", *self._shown[-2:])
+        return last in QUOTES and last != "`" and (before[-1] in BEFORE or before[-1] in ("", "\n"))
+
     def _is_mention(self, kind: Prose) -> Script[bool]:
-        """Whether the last marker stands like a word or a quotation in a line. Then it is emitted as `kind`."""
-        written = self._last_marker()
-        if written[0] == "\n" or self._shown[-1:] not in BEFORE:
-            return False
-        if (yield from self._peek()) not in AFTER or not (yield from self._text_follows()):
-            return False
-        self._show(kind, written)
-        return True
+        """Whether the last marker stands like a word or a quotation in a line, or in code. Then it is shown as `kind`."""
+        return (yield from self._shown_if(kind, self._mention))
 
     def _is_mentioned_end(self, kind: Prose) -> Script[bool]:
-        """Whether the line goes on after the last marker, an end of the turn. Then it is emitted as `kind`."""
+        """The same for a marker that ends something: then its line does not go on."""
+        return (yield from self._shown_if(kind, self._mention, self._mention_in_line))
+
+    def _is_mentioned_answer(self, kind: Prose) -> Script[bool]:
+        """The same for a marker that opens an answer."""
+        return (yield from self._shown_if(kind, self._mention, self._mention_of_answer))
+
+    def _shown_if(self, kind: Prose, *mentions: Callable[[Prose, str], Script[str]]) -> Script[bool]:
+        """Emit what one of `mentions` finds of a mention that the last marker begins; False if none finds any."""
         written = self._last_marker()
-        if written in self.around_messages or not self._shown:
-            return False
-        in_line = self._shown[-1] != "\n" and (yield from self._look(_TEXT_IN_LINE, _MAY_BE_TEXT_IN_LINE)) is not None
-        if not (in_line or (self._mentioned and (yield from self._text_follows()))):
-            return False
-        self._show(kind, written)
-        return True
+        for mention in mentions:
+            if text := (yield from mention(kind, written)):
+                self._show(kind, text)
+                return True
+        return False
+
+    def _mention(self, kind: Prose, written: str) -> Script[str]:
+        last = self._shown[-1:]
+        in_line = written[0] != "\n" and last in BEFORE and (yield from self._peek()) in AFTER
+        if in_line and (yield from self._text_follows()):
+            return written
+        in_code = self._in_code()
+        if in_code and self._fenced:
+            # Reasoning may have forgotten the end of its code.
+            ends = kind is Content or (yield from self._look(_CODE_ENDS, _REST_OF_CODE)) is not None
+            return written if ends and (yield from self._text_follows()) else ""
+        quote = "`" if in_code else last if self._opens_quotation() else ""
+        if not quote or written[0] == "\n":
+            return ""
+        rest = yield from self._look(_QUOTATION_ENDS[quote], _REST_OF_LINE)
+        if rest is None:
+            return ""
+        self._at = rest.end()
+        return written + self._alphabet.spell(rest.group())
+
+    def _mention_in_line(self, kind: Prose, written: str) -> Script[str]:
+        if not self._shown and self._index >= 0:
+            return ""
+        in_line = "\n" not in (self._shown[-1:], written[0], written[-1]) and (yield from self._text_in_line_follows())
+        return written if in_line or (self._mentioned and (yield from self._text_follows())) else ""
+
+    def _mention_of_answer(self, kind: Prose, written: str) -> Script[str]:
+        """An answer begins no second time in its line, and does not end in the line of the reasoning before it."""
+        if self._shown[-1:] in ("", "\n") or written[0] == "\n":
+            return ""
+        if kind is Content and self._wrapped and self._index < 0:
+            return written if (yield from self._text_in_line_follows()) else ""
+        return written if (yield from self._look(_answer_in_line(type(self)), _REST_OF_LINE)) is not None else ""
 
     def _stray_or_text(self, marker: str, kind: Prose) -> Script[None]:
         """Read a marker that means nothing here, and those after it. They are text if text follows them."""
@@ -558,6 +626,15 @@ def _marks_of_answers(
     own = (think, think_end, kind.think_end, *filter(None, (kind.answer, kind.answer_end)), *answers)
     marks = tuple(dict.fromkeys((*own, *openers, *kind.openers, *kind.ends, *kind.inner)))
     return think, think_end, openers, answers, marks, tuple(mark for mark in marks if mark not in kind.text_openers)
+
+
+@functools.lru_cache(256)
+def _answer_in_line(kind: type[ProseReader]) -> re.Pattern[str]:
+    """What follows the marker that opens an answer, if the line goes on behind the one that closes it."""
+    if not kind.answer_end:
+        return re.compile("(?!)")
+    end = re.escape(kind.in_alphabet(kind.answer_end.lstrip()))
+    return re.compile(rf"[^\n\ud800-\udfff]{{0,{_LONGEST_QUOTATION - 32}}}{end}[ \t]{{0,16}}[^\s\ud800-\udfff]")
 
 
 @functools.lru_cache(256)

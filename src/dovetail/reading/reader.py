@@ -226,10 +226,13 @@ class Reader(ABC):
     # -- for families: the script and its requests for input ----------------------------------------------------------
 
     def _answer(self) -> Script[None]:
-        """Read one output, after control tokens that mean nothing at its beginning."""
+        """Read one output, after control tokens that mean nothing at its beginning. A sentence may begin with one."""
         while True:
             first = yield from self._peek()
-            marker = yield from self._next_is(*(self._begins_in_ids if self._exact else self.begin_of_text))
+            begins = self._begins_in_ids if self._exact else self.begin_of_text
+            if begins and (yield from self._look(*_sentences(self.controls, begins))) is not None:
+                break
+            marker = yield from self._next_is(*begins)
             if marker is None and len(first) > 1 and first not in self.controls:
                 marker, self._at = first, self._at + 1
             if marker is None:
@@ -538,6 +541,15 @@ class Reader(ABC):
         self._mark = self._at
         self._at += len(marker)
         return names.get(marker)
+
+
+@functools.lru_cache(256)
+def _sentences(controls: tuple[str, ...], words: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What finds a sentence whose first word is one of `words`, and what may become that."""
+    spelled = _stops(controls, words)[1]
+    word = "|".join(map(re.escape, spelled))
+    begun = "|".join(re.escape(literal[:n]) for literal in spelled for n in range(len(literal)))
+    return re.compile(rf"(?:{word})[ \t]{{1,16}}[a-z]"), re.compile(rf"(?:{word})[ \t]{{0,16}}|{begun}")
 
 
 @functools.lru_cache(4096)

@@ -11,6 +11,7 @@ end does not end the turn, because a call may follow. Source: the model's chat t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from dovetail.conversation import Tool
@@ -47,36 +48,50 @@ class GigaChat3Reader(JsonCallReader):
         """Read the call that may follow a message."""
         if end != NEXT:
             return
+        self._unread()
+        begins = yield from self._look(_NEXT_CALL, _MAY_BE_NEXT_CALL)
+        self._mark, self._at = self._at, self._at + 1
+        if begins is not None:
+            if in_reasoning:
+                self._defect("reasoning_not_closed")
+            yield from self._section_or_mention(NEXT, Content)
+            return
+        if self._mentioned and (yield from self._text_follows()):
+            self._show(Content, NEXT)
+            return
         space = yield from self._skip(WHITESPACE, MOST_SPACE)
         while (yield from self._next_is(NEXT)) is not None:
             self._stray_marker(NEXT)
             space = yield from self._skip(WHITESPACE, MOST_SPACE)
-        if (yield from self._next_is(CALL)) is not None:
-            gap = yield from self._skip(WHITESPACE, MOST_SPACE)
-            marker = yield from self._next_is(ROLE_END, "{")
-            if marker is not None and self._options.calls:
-                if marker == "{":
-                    self._defect("missing_separator")
-                    self._unread()
-                if in_reasoning:
-                    self._defect("reasoning_not_closed")
-                yield from self._call_message()
-                return
-            if marker is not None:
-                self._defect("call_not_allowed", CALL)
-                self._unread()
-            space += CALL + gap
-        if space.strip() or (space and len((yield from self._peek())) == 1):
+        if space and len((yield from self._peek())) == 1:
             self._events.append(Content(space))
 
     def _section(self, opener: str) -> Script[None]:
-        self._defect("missing_message_end")
+        if opener == NEXT:
+            yield from self._skip(WHITESPACE, MOST_SPACE)
+            while (yield from self._next_is(NEXT)) is not None:
+                self._stray_marker(NEXT)
+                yield from self._skip(WHITESPACE, MOST_SPACE)
+            yield from self._next_is(CALL)
+            yield from self._skip(WHITESPACE, MOST_SPACE)
+            if (yield from self._next_is(ROLE_END)) is None:
+                self._defect("missing_separator")
+        else:
+            self._defect("missing_message_end")
         yield from self._call_message()
 
     def _call_message(self) -> Script[None]:
         while (yield from self._next_is(ROLE_END)) is not None:
             self._stray_marker(ROLE_END)
         yield from super()._section(self.openers[0])
+
+
+_BETWEEN = rf"[{GigaChat3Reader.in_alphabet(NEXT)}\s]{{0,{2 * MOST_SPACE}}}"
+#: The end of a message that a call follows, and what may become that.
+_NEXT_CALL = re.compile(rf"{_BETWEEN}{CALL}\s{{0,{MOST_SPACE}}}[{GigaChat3Reader.in_alphabet(ROLE_END)}{{]")
+_MAY_BE_NEXT_CALL = re.compile(
+    rf"{_BETWEEN}(?:{'|'.join(CALL[:n] for n in range(len(CALL) + 1))}|{CALL}\s{{0,{MOST_SPACE}}})"
+)
 
 
 class GigaChat3Answers(AnswerGrammar):

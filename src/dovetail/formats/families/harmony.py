@@ -128,25 +128,6 @@ class Header(msgspec.Struct):
         self.junk += " " * bool(self.junk and word) + word
 
 
-class _Shown(msgspec.Struct):
-    """The text of a message so far: only what shows how a marker after it stands."""
-
-    pieces: list[str] = []
-    last: str = ""
-    fenced: bool = False
-    ticks: int = 0
-
-    def in_code(self) -> bool:
-        """Whether a marker that comes next is in a block or in a span of code."""
-        text = "".join(self.pieces)
-        self.pieces.clear()
-        self.last = text[-1:] or self.last
-        self.fenced ^= text.count("```") % 2 == 1
-        _, newline, line = text.rpartition("\n")
-        self.ticks = (0 if newline else self.ticks) + line.replace("```", "").count("`")
-        return self.fenced or self.ticks % 2 == 1
-
-
 class HarmonyReader(CallReader):
     """Reads messages by their headers, and forgives text outside of messages and missing ends.
 
@@ -339,29 +320,24 @@ class HarmonyReader(CallReader):
 
         Returns that marker; None at the end of the output.
         """
-        shown = _Shown()
-
-        def write(text: str) -> None:
-            shown.pieces.append(text)
-            self._events.append(kind(text))
-
+        self._shown = ""
         if before:
-            write(before)
-        self.in_reasoning = kind is Reasoning
-        while (marker := (yield from self._pass(write, None, ()))) is not None:
-            in_code = shown.in_code()
+            self._show(kind, before)
+        while (marker := (yield from self._text(kind))) is not None:
+            in_code, last = self._in_code(), self._shown[-1:]
             if marker in self._next_headers:
                 self._unread()
-                if not in_code and (yield from self._is_header(marker, shown.last)):
+                if not in_code and (yield from self._is_header(marker, last)):
                     break
                 self._at += 1
-            elif not (yield from self._is_text(shown.last, in_code, marker)):
+            elif not in_code and self._opens_quotation() and (yield from self._is_mention(kind)):
+                continue
+            elif not (yield from self._is_text(last, in_code, marker)):
                 if marker in self._message_ends:
                     break
                 self._stray_marker(marker)
                 continue
-            write(marker)
-        self.in_reasoning = False
+            self._show(kind, marker)
         return marker
 
     def _is_text(self, last: str, in_code: bool, marker: str) -> Script[bool]:

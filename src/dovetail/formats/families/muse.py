@@ -12,6 +12,7 @@ The prompt ends in `<|start|>assistant`, inside a header. Reasoning is a message
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -25,7 +26,7 @@ from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, 
 from dovetail.reading import Script
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE
-from dovetail.reading.prose import AFTER, BEFORE, MOST_SPACE
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.tags import TagReader
 from dovetail.tokens import Prompt, Segment
 
@@ -36,6 +37,12 @@ ROLE, TO = "assistant", " to="
 #: The recipients of reasoning and of content.
 SELF, USER = "self", "user"
 _SECTION, _INVOKE = "<atem:function_calls>", '<atem:invoke name="'
+
+#: What follows `<|start|>` if it begins a message; `assistant` may also be a word that it is mentioned with.
+_HEADER = re.compile(
+    rf"\s{{0,{MOST_SPACE}}}(?:{ROLE}(?=[A-Za-z0-9\n]|\Z)|(?:{ROLE})?\s{{0,{MOST_SPACE}}}(?:to=|[\ud800-\udfff]|\Z))"
+)
+_HEADER_LONG, _HEADER_CUT = re.compile(r"[\s\S]{48}"), re.compile(r"[\s\S]{0,47}")
 
 
 class MuseReader(TagReader):
@@ -109,10 +116,8 @@ class MuseReader(TagReader):
             yield from self._bare_call()
         while (marker := (yield from self._text(kind, *stops))) is not None:
             if marker in self.ends:
-                in_line = self._shown[-1:] in BEFORE and (yield from self._peek()) in AFTER
-                if not in_line or not (yield from self._text_follows()):
+                if not (yield from self._is_mentioned_mark(marker, kind)):
                     break
-                self._show(kind, marker)
             elif marker == MESSAGE:
                 yield from self._stray_or_text(marker, kind)
             elif marker not in self.openers:
@@ -126,6 +131,20 @@ class MuseReader(TagReader):
         if marker == START:
             self._defect("missing_message_end")
         return marker
+
+    def _is_mentioned_mark(self, marker: str, kind: Kind) -> Script[bool]:
+        """Whether `marker`, the last one, which may end a message, is text. Then it is emitted as `kind`."""
+        in_line = self._shown[-1:] not in ("", "\n")
+        if marker == START:
+            self._unread()
+            yield from self._look(_HEADER_LONG, _HEADER_CUT)
+            self._at += 1
+            if not (self._opens_quotation() or self._in_code()) and _HEADER.match(self._input, self._at) is not None:
+                return False
+            self._mark = self._at - 1
+        # Behind the end of one message, another may lack its header.
+        end = in_line and marker != NEXT
+        return (yield from (self._is_mentioned_end(kind) if end else self._is_mention(kind)))
 
     def _call_to(self, recipient: str) -> Script[None]:
         """Read a call whose arguments are a JSON object without tags, if one comes next."""

@@ -126,11 +126,15 @@ class PythonicReader(PythonReader):
                     self._marked = False
             elif marker == closer and not self._marked:
                 yield from self._stray_or_text(marker, place)
-            elif (marker == THINK_END and place is Reasoning) or not (yield from self._is_mention(place)):
+            elif (marker == THINK_END and place is Reasoning) or not (yield from self._is_mentioned(marker, place)):
                 if marker == THINK_END and place is Content:
                     self._stray_marker(marker)
                 place = Reasoning if marker == THINK else Content
                 begins, self._marked, self._shown = True, False, ""
+
+    def _is_mentioned(self, marker: str, kind: type[Reasoning] | type[Content]) -> Script[bool]:
+        ends_turn = marker in self.ends and marker != self.around_calls[1]
+        return (yield from (self._is_mentioned_end(kind) if ends_turn else self._is_mention(kind)))
 
     def _section(self, opener: str) -> Script[None]:
         """Read the lists after their marker, and the marker after them."""
