@@ -49,8 +49,13 @@ AFTER: Final = frozenset(" \t)]}*_|.,;:!?/…-）》】、，：。；！？") |
 #: How long the rest of a quotation is at most, in a line and in a block of code.
 _LONGEST_QUOTATION: Final = 160
 _LONGEST_CODE: Final = 1024
+_NOT_ALONE = "(?![\ud800-\udfff])"
 _REST_OF_LINE = re.compile(rf"[^\n]{{0,{_LONGEST_QUOTATION}}}")
-_QUOTATION_ENDS = {mark: re.compile(rf"[^\n{end}]{{0,{_LONGEST_QUOTATION - 1}}}{end}") for mark, end in _QUOTED.items()}
+#: A mark may stand alone at the end of a message. Then another marker follows.
+_QUOTATION_ENDS = {
+    mark: re.compile(rf"{_NOT_ALONE if mark != '`' else ''}[^\n{end}]{{0,{_LONGEST_QUOTATION - 1}}}{end}")
+    for mark, end in _QUOTED.items()
+}
 _REST_OF_CODE = re.compile(rf"[\s\S]{{0,{_LONGEST_CODE}}}")
 _CODE_ENDS = re.compile(rf"[\s\S]{{0,{_LONGEST_CODE - 8}}}?\n[ \t]{{0,4}}```(?!\w)")
 
@@ -257,21 +262,24 @@ class ProseReader(Reader):
         *before, last = ("", *self._shown[-2:])
         return last in QUOTES and last != "`" and (before[-1] in BEFORE or before[-1] in ("", "\n"))
 
-    def _is_mention(self, kind: Prose) -> Script[bool]:
-        """Whether the last marker stands like a word or a quotation in a line, or in code. Then it is shown as `kind`."""
-        return (yield from self._shown_if(kind, self._mention))
+    def _is_mention(self, kind: Prose, written: str = "") -> Script[bool]:
+        """Whether the last marker stands like a word or a quotation in a line or in code. Then it is shown as `kind`.
 
-    def _is_mentioned_end(self, kind: Prose) -> Script[bool]:
+        `written`: the marker as it was written, if more has been asked for since.
+        """
+        return (yield from self._shown_if(kind, written, self._mention))
+
+    def _is_mentioned_end(self, kind: Prose, written: str = "") -> Script[bool]:
         """The same for a marker that ends something: then its line does not go on."""
-        return (yield from self._shown_if(kind, self._mention, self._mention_in_line))
+        return (yield from self._shown_if(kind, written, self._mention, self._mention_in_line))
 
     def _is_mentioned_answer(self, kind: Prose) -> Script[bool]:
         """The same for a marker that opens an answer."""
-        return (yield from self._shown_if(kind, self._mention, self._mention_of_answer))
+        return (yield from self._shown_if(kind, "", self._mention, self._mention_of_answer))
 
-    def _shown_if(self, kind: Prose, *mentions: Callable[[Prose, str], Script[str]]) -> Script[bool]:
+    def _shown_if(self, kind: Prose, written: str, *mentions: Callable[[Prose, str], Script[str]]) -> Script[bool]:
         """Emit what one of `mentions` finds of a mention that the last marker begins; False if none finds any."""
-        written = self._last_marker()
+        written = written or self._last_marker()
         for mention in mentions:
             if text := (yield from mention(kind, written)):
                 self._show(kind, text)

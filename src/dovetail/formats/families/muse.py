@@ -136,15 +136,14 @@ class MuseReader(TagReader):
         """Whether `marker`, the last one, which may end a message, is text. Then it is emitted as `kind`."""
         in_line = self._shown[-1:] not in ("", "\n")
         if marker == START:
-            self._unread()
             yield from self._look(_HEADER_LONG, _HEADER_CUT)
-            self._at += 1
             if not (self._opens_quotation() or self._in_code()) and _HEADER.match(self._input, self._at) is not None:
                 return False
-            self._mark = self._at - 1
+        elif marker == NEXT and (yield from self._peek()) == START:
+            return False
         # Behind the end of one message, another may lack its header.
         end = in_line and marker != NEXT
-        return (yield from (self._is_mentioned_end(kind) if end else self._is_mention(kind)))
+        return (yield from (self._is_mentioned_end if end else self._is_mention)(kind, marker))
 
     def _call_to(self, recipient: str) -> Script[None]:
         """Read a call whose arguments are a JSON object without tags, if one comes next."""
