@@ -22,7 +22,7 @@ from dovetail.reading.json_text import WHITESPACE, closing, is_json
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.python_text import from_python
 from dovetail.reading.reader import FARTHEST, MALFORMED, Abandoned, ReaderOptions, Script, Weigh
-from dovetail.reading.two_languages import JsonInTags
+from dovetail.reading.two_languages import JsonAfterNames
 from dovetail.reading.values import ANY, STRING, ParameterTypes
 from dovetail.tokens import Tokenizer
 
@@ -76,7 +76,7 @@ class _Level(msgspec.Struct):
     empty: bool = True
 
 
-class BareKeyReader(JsonInTags):
+class BareKeyReader(JsonAfterNames):
     #: What ends a section, what comes before a call's name, and what is around a string.
     section_end: str
     before_name: ClassVar[str]
@@ -157,10 +157,6 @@ class BareKeyReader(JsonInTags):
         if self._unopened_section and self._trial is not None:
             raise Abandoned
         super()._certain()
-
-    def _begins_json(self) -> Script[bool]:
-        # A name before a bracket is the family's own syntax.
-        return (yield from self._peek()) in ("{", "[")
 
     def _call(self) -> Script[bool]:
         """Read a call and, if no other call follows in the section, its end; whether another follows."""

@@ -19,7 +19,7 @@ from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameter_reader import ParameterReader
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import FARTHEST, Script
-from dovetail.reading.two_languages import JsonInTags
+from dovetail.reading.two_languages import JsonAfterNames
 
 #: Characters. Longer text after the opener of a call is no key.
 LONGEST_KEY: Final = 128
@@ -36,7 +36,7 @@ _CLOSING_TAG: Final = re.compile(r"</\w{1,32}>")
 _MAY_BE_CLOSING_TAG: Final = re.compile(r"(?:<(?:/\w{0,32})?)?")
 
 
-class KeyTagReader(ParameterReader, JsonInTags):
+class KeyTagReader(ParameterReader, JsonAfterNames):
     """All of the tags are control tokens, and each call is a section."""
 
     key: ClassVar[str]

@@ -25,6 +25,13 @@ class JsonInTags(JsonCallReader):
         return True
 
 
+class JsonAfterNames(JsonInTags):
+    """The same in families whose own syntax is a name before a bracket."""
+
+    def _begins_json(self) -> Script[bool]:
+        return (yield from self._peek()) in ("{", "[")
+
+
 class TagOrJsonReader(EqualsTagReader, JsonInTags):
     """Reads tags, and JSON in place of them."""
 
