@@ -55,6 +55,8 @@ _BEFORE_CALL = re.compile(rf"{_GAP}[,;]?{_GAP}")
 #: A bracket too many, and what may become that.
 _STRAY = re.compile(rf"{_GAP}[}}\])]")
 _MAY_BE_STRAY = re.compile(_GAP)
+#: A name of a tool that the request may not have.
+_NAME = re.compile(r"[\w.:/-]+")
 #: A name space in front of a name.
 _NAME_SPACE = re.compile(r"\w+[:./\s]+")
 _ESCAPE = re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}')
@@ -169,7 +171,7 @@ class BareKeyReader(JsonAfterNames):
         written = header.strip().removeprefix(self.before_name).strip()
         name = self._without_name_space(written.lstrip(":").lstrip())
         known = self._tool(name) in self._options.tools
-        if not known and (marker != "{" or not name or any(map(str.isspace, name))):
+        if not known and (marker != "{" or not _NAME.fullmatch(name)):
             self._unread()
             self._abandon(header, "unreadable_call" if name else "missing_name")
             yield from self._end_of_section()
