@@ -55,6 +55,8 @@ class Envelope:
         #: Arguments that came before the name.
         self.early: list[str] = []
         self.has_arguments = False
+        #: Whether a key lacks its quotes. Without arguments, such an object is text.
+        self.bare = False
         #: Whether the call has started.
         self.started = False
         #: What came last in the innermost bracket: the bracket "{", a "member" or a comma.
@@ -110,6 +112,8 @@ class JsonObjectReader(CallReader):
         except _Interrupted as interrupted:
             return (yield from self._broken_off(envelope, interrupted.marker, stops))
         if envelope.started:
+            if envelope.bare and not envelope.has_arguments and self._trial is not None:
+                raise Abandoned
             self._close_call("}", "}")
         else:
             if certain:
@@ -158,6 +162,7 @@ class JsonObjectReader(CallReader):
             if (key := "".join(word)) not in known:
                 raise _Interrupted("")
             self._defect("unquoted_key", key)
+            envelope.bare = True
             envelope.member += yield from self._skip("\"'", 1)
             return key
         key = yield from self._string(envelope.member, stops)
