@@ -77,7 +77,7 @@ X = '{"query": "x"}'
         (section(opener(), parameter(), SUBMIT), [("search", X), ("submit", "{}")], "", ["missing_call_end"]),
         (section(call(parameter(end="\n"))), [("search", X)], "", ["missing_parameter_end"]),
         (section(call(parameter(end=""), parameter("3", 'name="topn" string="true"'))),
-         [("search", '{"query": "x<｜DSML｜parameter name=\\"topn\\" string=\\"true\\">3"}')], "", []),
+         [("search", '{"query": "x", "topn": 3}')], "", ["missing_parameter_end", "mistyped_value"]),
         (section(call(parameter(), PARAMETER_END), INVOKE_END), [("search", X)], "", ["stray_marker"] * 2),
         (section(PARAMETER_END, SUBMIT), [("submit", "{}")], "", ["stray_marker"]),
         (INVOKE_END + "x", [], INVOKE_END + "x", []),
@@ -175,7 +175,7 @@ def test_a_call_without_a_name_is_of_the_only_tool(text: str) -> None:
         (SECTION + opener(), [""], "", ""),
         (SECTION + opener() + '{"query": "pa', ['{"query": "pa'], "", '"}'),
         (SECTION + '<｜DSML｜invoke name="sea', [], "", ""),
-        (SECTION + opener() + '<｜DSML｜parameter name="quer', [""], 'name="quer', ""),
+        (SECTION + opener() + '<｜DSML｜parameter name="quer', [""], "", ""),
     ],
 )
 def test_a_call_cut_by_length_stays_cut(text: str, arguments: list[str], content: str, closing: str) -> None:

@@ -43,7 +43,7 @@ SUBMIT = call(name="submit")
         # ends that are missing
         (call(argument(end="\n")), [("search", X)], "", ["missing_parameter_end"]),
         (call(argument(end=""), argument("3", "topn")),
-         [("search", '{"query": "x<arg_key>topn</arg_key>\\n<arg_value>3"}')], "", []),
+         [("search", '{"query": "x", "topn": 3}')], "", ["missing_parameter_end"]),
         ("<tool_call>search\n" + argument() + SUBMIT, [("search", X), ("submit", "{}")], "", ["missing_call_end"]),
         ("<tool_call>submit" + SUBMIT, [("submit", "{}")] * 2, "", ["missing_call_end"]),
         ("<tool_call>search\n" + argument() + "<|user|>", [("search", X)], "", ["missing_call_end"]),

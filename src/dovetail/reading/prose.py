@@ -532,7 +532,7 @@ class ProseReader(Reader):
             yield from self._skip("\n", 1 if self.wrapper else self.after_answer)
         elif space and self._options.calls and (yield from self._next_is(*self._unindented_openers())) is not None:
             self._unread()
-        elif space and len((yield from self._peek())) < 2:
+        elif space and (len((yield from self._peek())) < 2 or (yield from self._peek()) in self.ends):
             self._events.append(Content(space))
 
     def _calls_or_structured(self) -> Script[None]:

@@ -297,7 +297,7 @@ class TagReader(ParameterReader):
     def _parameter_without_call(self, in_section: bool) -> Script[None]:
         """Read a parameter outside of a call. With a tool's name it opens the call; else the call's tag is missing."""
         lenient = self._misspelled
-        tag = yield from self._tag()
+        tag = yield from self._tag(in_section=in_section)
         if tag is None:
             return
         only = self._only_tool() if in_section else None
@@ -349,7 +349,7 @@ class TagReader(ParameterReader):
                 self._space_before = ""
                 if marker == self.parameter:
                     lenient = self._misspelled
-                    tag = yield from self._tag(in_call=True)
+                    tag = yield from self._tag(in_section=True)
                     if tag is not None and self._opens_call(tag):
                         self._close_parameters(marker, self.call_end)
                         return tag
@@ -442,11 +442,11 @@ class TagReader(ParameterReader):
 
     # -- one tag ------------------------------------------------------------------------------------------------------
 
-    def _tag(self, *, in_call: bool = False) -> Script[_Tag | None]:
-        """Read the rest of a tag. None if the tag has no end; it is content then, unless it was cut off in a call."""
+    def _tag(self, *, in_section: bool = False) -> Script[_Tag | None]:
+        """Read the rest of a tag. None if the tag has no end; it is content then, unless it was cut off in a section."""
         line = () if self.tags_span_lines else ("\n",)
         text, marker = yield from self._read_up_to(LONGEST_HEADER, ">", *line, *self._marks)
-        if marker is None and in_call and self._cut_off:
+        if marker is None and in_section and self._cut_off:
             self._defect("unclosed_tag", text)
             self._tag_cut = True
             return None

@@ -22,6 +22,7 @@ from dovetail.formats.families import kimi_k3_prompt
 from dovetail.formats.families.kimi_k3_prompt import CLOSE, END, OPEN, SEP
 from dovetail.grammar import Choice, Concat, FreeText, Grammar, Node
 from dovetail.reading import Script
+from dovetail.reading.alphabet import any_control
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameter_reader import ParameterReader
@@ -78,7 +79,8 @@ class KimiK3Reader(ParameterReader):
         return (_ARGUMENT,)
 
     def _opens_next(self, text: str, at: int, tag: int) -> bool:
-        key = re.search(r'key="([^"]*)"', text[tag : tag + LONGEST_HEADER])
+        opened = any_control.split(text[tag + 1 : tag + LONGEST_HEADER], maxsplit=1)[0]
+        key = re.search(r'key="([^"]*)"', opened)
         return key is not None and self._parameters.lacks(key[1])
 
     def _read(self) -> Script[None]:
