@@ -443,7 +443,7 @@ class TagReader(ParameterReader):
     # -- one tag ------------------------------------------------------------------------------------------------------
 
     def _tag(self, *, in_section: bool = False) -> Script[_Tag | None]:
-        """Read the rest of a tag. None if the tag has no end; it is content then, unless it was cut off in a section."""
+        """Read the rest of a tag. None if it has no end; it is content then, unless it was cut off in a section."""
         line = () if self.tags_span_lines else ("\n",)
         text, marker = yield from self._read_up_to(LONGEST_HEADER, ">", *line, *self._marks)
         if marker is None and in_section and self._cut_off:
