@@ -11,7 +11,6 @@ import dovetail
 from dovetail.errors import InvalidRequest
 from dovetail.events import Call, Message
 from dovetail.formats.declared.declared import DeclaredFormat, JsonCalls, TagCalls
-from dovetail.reading.json_calls import JsonCallReader
 from dovetail.tokens import Prompt
 from tests.reading import families
 
@@ -39,13 +38,6 @@ def test_the_example_of_the_docs(output: str, content: str, calls: int, defects:
     message = families.format_of(families.EXAMPLE).parse(output, families.TOOLS)
     assert (message.content, len(message.calls)) == (content, calls)
     assert [defect.kind for defect in message.defects] == defects
-
-
-def test_a_key_belongs_to_its_family() -> None:
-    reader = families.format_of(families.EXAMPLE).reader_type
-    assert issubclass(reader, JsonCallReader) and reader.keys.name[0] == "tool"
-    message = dovetail.format("hermes").parse(f"<tool_call>\n{CALL}\n</tool_call>", families.TOOLS)
-    assert not message.calls
 
 
 @pytest.mark.parametrize(
