@@ -448,7 +448,7 @@ class Reader(ABC):
     @classmethod
     def in_alphabet(cls, literal: str) -> str:
         """A literal as it stands in the input."""
-        return next(iter(_stops(cls.controls, (literal,))[1]))
+        return _in_alphabet(cls.controls, literal)
 
     def _defect(self, kind: str, detail: str = "") -> None:
         self._events.append(Defect(kind, detail[:200]))
@@ -552,14 +552,19 @@ def _sentences(controls: tuple[str, ...], words: tuple[str, ...]) -> tuple[re.Pa
     return re.compile(rf"(?:{word})[ \t]{{1,16}}[a-z]"), re.compile(rf"(?:{word})[ \t]{{0,16}}|{begun}")
 
 
+@functools.lru_cache(1 << 14)
+def _in_alphabet(controls: tuple[str, ...], literal: str) -> str:
+    alphabet = Alphabet(controls)
+    return alphabet.from_text(literal) + alphabet.end()
+
+
 @functools.lru_cache(4096)
 def _stops(
     controls: tuple[str, ...], literals: tuple[str, ...]
 ) -> tuple[Search, Mapping[str, str], Callable[[str], Any], int]:
     """How to search for `literals`: their pattern, each literal's name by its spelling, both in the alphabet; a pattern
     of the characters in text that may begin a literal or a control token; the length of the longest spelling."""
-    alphabet = Alphabet(controls)
-    spelled = {alphabet.from_text(literal) + alphabet.end(): literal.lstrip(" \n") or literal for literal in literals}
+    spelled = {_in_alphabet(controls, literal): literal.lstrip(" \n") or literal for literal in literals}
     firsts = "".join(re.escape(first) for first in sorted({literal[0] for literal in (*controls, *literals)}))
     longest = max(map(len, spelled), default=0)
     return (
