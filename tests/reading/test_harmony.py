@@ -173,7 +173,7 @@ def test_a_cut_call_stays_cut() -> None:
         (f"{CHANNEL}final json is text{RETURN}", "json is text", "", [], ""),
         (f"{CHANNEL}finally there{RETURN}", "finally there", "", [], ""),
         (f"{CHANNEL}The answer{RETURN}", "The answer", "", [], ""),
-        (f"{CHANNEL}final: " + "word " * 500, ": " + "word " * 500, "", [], ""),
+        (f"{CHANNEL}final: " + "word " * 500, "word " * 500, "", [], ""),
         (f"{START}analysis{MESSAGE}a{END}{NEXT}final{MESSAGE}b", "b", "a", [], ""),
         # Words in a header.
         (f"{CHANNEL}??{END}{NEXT}{say('final', 'a')}", "a", "", [], "??"),

@@ -70,6 +70,28 @@ _TYPES = ("json", "code")
 #: Words that a header may have by mistake. Others, and more, are text of its message.
 _MISTAKES = re.compile(rf"(?:{_MARKS}|[\x20-\x7e]){{0,64}}")
 _NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
+#: What stands before and after the name of a tool that is written as a path, in quotes, as a call and the like.
+_BEFORE_NAME = re.compile(r"[\"'`(<\[]*(?:(?:to|functions?|tools?|assistant)[.:/=]+)*[\"'`]?")
+_AFTER_NAME = re.compile(
+    rf"(?:\(\)|[:.]\d+|<\|?\w*\|?>?|[\"'`>)\],;:.|]+)*(?:{COMMENTARY}|{ANALYSIS}|json|code)?[\"'`>)\],;:.|]*\Z"
+)
+#: `<|message|>` in another spelling, or what some write in its place.
+_MISSPELLED_MESSAGE = re.compile(r"\s*(?:<\|?(?:message|msg|content|text)\|?>?|<?\|>|:(?=\s))\s*")
+#: A header without any marker: the name of a channel glued to the text, or to the role before it.
+_GLUED = tuple(ROLE + channel for channel in _CHANNELS)
+_UNMARKED = re.compile(
+    rf"\s{{0,{MOST_SPACE}}}(?:{ROLE}\s?{_CHANNEL}|(?:{'|'.join(_CHANNELS)})(?=[A-Z0-9\n]|[^\x00-\x7f\ud800-\udfff]| ?to=))"
+)
+_MAY_BE_UNMARKED = re.compile(
+    rf"\s{{0,{MOST_SPACE}}}(?:{'|'.join(ROLE[:n] for n in range(len(ROLE)))}|(?:{ROLE}\s?)?"
+    rf"(?:{'|'.join(name[:n] for name in _CHANNELS for n in range(len(name)))}|(?:{'|'.join(_CHANNELS)})"
+    r"(?:(?<=final)[a-z]{0,3}| ?(?:to?)?)))"
+)
+_GAP = rf"\s{{0,{MOST_SPACE}}}"
+_OBJECT, _MAY_BE_OBJECT = re.compile(_GAP + r"\{"), re.compile(_GAP)
+_EMPTY = rf"\{{{_GAP}\}}{_GAP}"
+_MAY_BE_EMPTY_OBJECT = re.compile(rf"\{{{_GAP}(?:\}}{_GAP})?")
+_MAY_BE_MESSAGE_AGAIN = re.compile(rf"{_GAP}(?:j(?:s(?:o(?:n{_GAP})?)?)?|c(?:o(?:d(?:e{_GAP})?)?)?)?")
 
 
 class Header(msgspec.Struct):
@@ -84,6 +106,10 @@ class Header(msgspec.Struct):
     junk: str = ""
     #: Text of the message, if it has no `<|message|>` in front of it.
     text: str = ""
+    #: What stands in place of its `<|message|>`.
+    misspelled: str = ""
+    #: A recipient that only resembles the name of a tool.
+    resembling: str = ""
     #: A marker that came twice.
     doubled: str = ""
     #: Two parts with nothing between them.
@@ -99,7 +125,9 @@ class Header(msgspec.Struct):
             word, rest = match[match.lastindex or 0], text[match.end() :]
             begins = kind == "other" or (named and kind != "recipient" and not (kind == "type" and not rest.strip()))
             if ends and begins and not _JUNK.fullmatch(text, at):
-                self.text = text[at:].lstrip()
+                instead = _MISSPELLED_MESSAGE.match(text, at)
+                self.misspelled = instead.group().strip() if instead else ""
+                self.text = text[instead.end() if instead else at :].lstrip()
                 return
             if (kind == "recipient" and at and not match[0][0].isspace()) or (kind == "channel" and opener == START):
                 self.glued = match[0].strip()
@@ -150,6 +178,7 @@ class HarmonyReader(CallReader):
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._with_text: set[Kind] = set()  # the kinds of text that messages have had
+        self._glued: tuple[str, ...] = ()  # what begins headers in an output without markers
         super().__init__(options, tokenizer)
 
     def _read(self) -> Script[None]:
@@ -158,11 +187,20 @@ class HarmonyReader(CallReader):
             self._unread()
             first = False
             yield from self._message()
+        elif not self._options.thinking and (yield from self._unmarked_header()):
+            self._glued = _GLUED
+            first = False
+            self._defect("missing_start")
+            yield from self._message()
         elif (yield from self._goes_on()):
             first = False
         while (yield from self._header_begins(first)):
             first = False
             yield from self._message()
+
+    def _unmarked_header(self) -> Script[bool]:
+        """Whether a header without any marker comes next."""
+        return (yield from self._look(_UNMARKED, _MAY_BE_UNMARKED)) is not None
 
     def _goes_on(self) -> Script[bool]:
         """Read text before the first header: the rest of a message, perhaps only its end. False if there is none."""
@@ -188,7 +226,7 @@ class HarmonyReader(CallReader):
     def _header_begins(self, first: bool) -> Script[bool]:
         """Read up to the next header's role; False if no header comes."""
         outside = False
-        marker = yield from self._next_is(*self._without_marker)
+        marker = yield from self._next_is(*self._without_marker, *self._glued)
         while marker is None:
             if not outside:
                 yield from self._skip(WHITESPACE)
@@ -199,6 +237,9 @@ class HarmonyReader(CallReader):
                 continue
             if not (yield from self._peek()):
                 return False
+            if not outside and (yield from self._unmarked_header()):
+                self._defect("missing_start")
+                return True
             if not outside:
                 self._defect("text_outside_message")
             outside = True
@@ -223,8 +264,12 @@ class HarmonyReader(CallReader):
             return
         if marker not in (MESSAGE, *self._message_ends):
             self._unread()
+        if marker == "{" and header.recipient:
+            marker = yield from self._after_empty_object(header)
         yield from self._settle(header, marker)
-        if marker != MESSAGE:
+        if header.misspelled:
+            self._defect("misspelled_marker", header.misspelled)
+        elif marker != MESSAGE:
             self._defect("missing_message", text)
         if header.doubled:
             self._stray_marker(header.doubled)
@@ -234,6 +279,8 @@ class HarmonyReader(CallReader):
             self._defect("unknown_channel" if header.channel else "missing_channel", header.channel)
         if header.glued:
             self._defect("missing_separator", header.glued)
+        if header.resembling:
+            self._defect("misspelled_name", header.resembling)
         if header.junk:
             self._defect("text_in_header", header.junk)
         kind: Kind = Reasoning if header.channel == ANALYSIS else Content
@@ -242,6 +289,11 @@ class HarmonyReader(CallReader):
             if not self._options.calls:
                 self._defect("call_not_allowed", header.recipient)
             elif marker in (MESSAGE, "{", *self._message_ends):
+                if marker in self._message_ends and not header.text and self._is_tool(header.recipient):
+                    if (
+                        yield from self._look(_OBJECT, _MAY_BE_OBJECT)
+                    ) is not None:  # it stands where `<|message|>` should
+                        marker = "{"
                 if before != header.text:
                     self._events.append(Content(header.junk))
                 yield from self._call(header, marker)
@@ -257,8 +309,10 @@ class HarmonyReader(CallReader):
         """Read a header. Returns it, its text, and the marker after it, which should be `<|message|>`."""
         header, parts, opener = Header(), [""], START
         left = LONGEST_HEADER
+        before = (yield from self._next_is(*self._glued)) or ""
         while True:
-            text, marker = yield from self._read_up_to(left, "{", *self.controls)
+            text, marker = yield from self._read_up_to(left, "{", *self.controls, *self._glued)
+            text, before = before + text, ""
             if opener == marker and not text.strip():
                 header.doubled = opener
             header.add(opener, text, marker not in self._in_headers)
@@ -276,8 +330,12 @@ class HarmonyReader(CallReader):
             header.channel, header.text = alone, ""
         name = header.recipient
         if not name:
-            if header.channel not in _CHANNELS and self._is_tool(header.channel) and (yield from self._peek()) == "{":
-                header.recipient = header.channel
+            begins = (marker in (MESSAGE, "{")) and (yield from self._peek()) == "{"
+            words = (*header.junk.split(), *header.text.split()) if header.channel in _CHANNELS else (header.channel,)
+            named = next(filter(None, map(self._resembled, words)), "") if begins and header.channel != FINAL else ""
+            if named:
+                header.recipient = FUNCTIONS + named
+                header.text = ""
             return
         words = (header.behind or header.text).split()
         used = 0
@@ -287,9 +345,28 @@ class HarmonyReader(CallReader):
             glued = [(name.removesuffix(kind), 0) for kind in _TYPES if self._is_tool(name.removesuffix(kind))]
             header.recipient, used = next(iter((*meant, *glued)), (name, 0))
             header.glued = name if glued and not meant else header.glued
+            if not (meant or glued) and (named := self._resembled(name)):
+                header.recipient, header.resembling = FUNCTIONS + named, name
         if used or header.behind or marker == "{":
             header.leave(" ".join(words[used:]))
             header.text = ""
+
+    def _resembled(self, word: str) -> str:
+        """The tool that `word` of a header must mean; "" if none."""
+        bare = _BEFORE_NAME.sub("", word, count=1)
+        for name in (bare, _AFTER_NAME.sub("", bare, count=1)):
+            if (tool := self._tool(name)) in self._options.tools:
+                return tool
+        return ""
+
+    def _after_empty_object(self, header: Header) -> Script[str]:
+        """Read an empty object in a header that goes on with `<|message|>`. Returns the marker that comes next."""
+        match = yield from self._look(_patterns().empty_object, _MAY_BE_EMPTY_OBJECT)
+        if match is None:
+            return "{"
+        self._at = match.end()
+        header.leave("{}")
+        return MESSAGE
 
     def _is_tool(self, name: str) -> bool:
         return self._tool(name) in self._options.tools
@@ -301,7 +378,7 @@ class HarmonyReader(CallReader):
             # A newline separates the texts of several messages.
             before = "\n" * (kind in self._with_text) + before
             self._with_text.add(kind)
-        if marker in (*self._message_ends, *self._next_headers):
+        if marker in (*self._message_ends, *self._next_headers, *self._glued):
             if before:
                 self._events.append(kind(before))
         else:
@@ -310,7 +387,7 @@ class HarmonyReader(CallReader):
             marker = yield from self._message_text(kind, before)
             if marker == CALL:
                 self._defect("missing_name")  # it ended like a call, but has no recipient
-        if marker in self._next_headers:
+        if marker in (*self._next_headers, *self._glued):
             self._defect("missing_message_end")
 
     # -- the text of a message ----------------------------------------------------------------------------------------
@@ -323,7 +400,10 @@ class HarmonyReader(CallReader):
         self._shown = ""
         if before:
             self._show(kind, before)
-        while (marker := (yield from self._text(kind))) is not None:
+        while (marker := (yield from self._text(kind, *self._glued))) is not None:
+            if marker in self._glued:
+                self._unread()
+                break
             in_code, last = self._in_code(), self._shown[-1:]
             if marker in self._next_headers:
                 self._unread()
@@ -378,7 +458,11 @@ class HarmonyReader(CallReader):
         elif "." not in name and name != "python":  # built-in tools have no prefix
             self._defect("missing_prefix", name)
         self._open_call(name)
-        while marker == MESSAGE and (yield from self._next_is(MESSAGE)):
+        while (
+            marker == MESSAGE
+            and (again := (yield from self._look(_patterns().message_again, _MAY_BE_MESSAGE_AGAIN))) is not None
+        ):
+            self._at = again.end()
             self._stray_marker(MESSAGE)
         if marker not in self._message_ends:
             marker = yield from self._json_arguments(*self._message_ends, *self._next_headers)
@@ -395,6 +479,7 @@ class _Patterns(msgspec.Struct, frozen=True):
     `headers`: by the marker, the beginning of a header up to the name of its channel, and what may become that.
     `strict`: a header up to its `<|message|>` and one more character; `loose`: the same with any words in it;
     `within`: what may become that. `begun_rest`: the beginning of what follows the name of the channel.
+    `empty_object`: an empty object and `<|message|>`. `message_again`: `<|message|>`, perhaps after a type.
     """
 
     headers: Mapping[str, tuple[re.Pattern[str], re.Pattern[str]]]
@@ -402,6 +487,8 @@ class _Patterns(msgspec.Struct, frozen=True):
     loose: Mapping[str, re.Pattern[str]]
     within: re.Pattern[str]
     begun_rest: re.Pattern[str]
+    empty_object: re.Pattern[str]
+    message_again: re.Pattern[str]
 
 
 @functools.cache
@@ -431,6 +518,8 @@ def _patterns() -> _Patterns:
         {START: re.compile(rf"{role}(?:{name})?{loose}"), CHANNEL: re.compile(name + loose)},
         re.compile(rf"[{control}]{words}(?:[{control}]{words}){{0,4}}"),
         re.compile(rf"(?:{recipient_begun})? ?(?:{type_begun})(?: ?{constrain} ?\w{{0,32}})? ?"),
+        re.compile(rf"{_EMPTY}{message}"),
+        re.compile(rf"{_GAP}(?:json|code)?{_GAP}{message}"),
     )
 
 
