@@ -79,15 +79,13 @@ _AFTER_NAME = re.compile(
 _MISSPELLED_MESSAGE = re.compile(r"\s*(?:<\|?(?:message|msg|content|text)\|?>?|<?\|>|:(?=\s))\s*")
 #: A header without any marker: the name of a channel glued to the text, or to the role before it.
 _GLUED = tuple(ROLE + channel for channel in _CHANNELS)
-_UNMARKED = re.compile(
-    rf"\s{{0,{MOST_SPACE}}}(?:{ROLE}\s?{_CHANNEL}|(?:{'|'.join(_CHANNELS)})(?=[A-Z0-9\n]|[^\x00-\x7f\ud800-\udfff]| ?to=))"
-)
-_MAY_BE_UNMARKED = re.compile(
-    rf"\s{{0,{MOST_SPACE}}}(?:{'|'.join(ROLE[:n] for n in range(len(ROLE)))}|(?:{ROLE}\s?)?"
-    rf"(?:{'|'.join(name[:n] for name in _CHANNELS for n in range(len(name)))}|(?:{'|'.join(_CHANNELS)})"
-    r"(?:(?<=final)[a-z]{0,3}| ?(?:to?)?)))"
-)
 _GAP = rf"\s{{0,{MOST_SPACE}}}"
+_NAMES = "|".join(_CHANNELS)
+_BEGUN_NAMES = "|".join(name[:n] for name in _CHANNELS for n in range(len(name)))
+_UNMARKED = re.compile(rf"{_GAP}(?:{ROLE}\n?(?:{_NAMES})|(?:{_NAMES})(?=[A-Z0-9\n]|[^\x00-\x7f\ud800-\udfff]| ?to=))")
+_MAY_BE_UNMARKED = re.compile(
+    rf"{_GAP}(?:{'|'.join(ROLE[:n] for n in range(len(ROLE)))}|(?:{ROLE}\n?)?(?:{_BEGUN_NAMES}|(?:{_NAMES}) ?(?:to?)?))"
+)
 _OBJECT, _MAY_BE_OBJECT = re.compile(_GAP + r"\{"), re.compile(_GAP)
 _EMPTY = rf"\{{{_GAP}\}}{_GAP}"
 _MAY_BE_EMPTY_OBJECT = re.compile(rf"\{{{_GAP}(?:\}}{_GAP})?")
@@ -290,10 +288,8 @@ class HarmonyReader(CallReader):
                 self._defect("call_not_allowed", header.recipient)
             elif marker in (MESSAGE, "{", *self._message_ends):
                 if marker in self._message_ends and not header.text and self._is_tool(header.recipient):
-                    if (
-                        yield from self._look(_OBJECT, _MAY_BE_OBJECT)
-                    ) is not None:  # it stands where `<|message|>` should
-                        marker = "{"
+                    # It may stand where `<|message|>` should.
+                    marker = marker if (yield from self._look(_OBJECT, _MAY_BE_OBJECT)) is None else "{"
                 if before != header.text:
                     self._events.append(Content(header.junk))
                 yield from self._call(header, marker)
@@ -331,8 +327,8 @@ class HarmonyReader(CallReader):
         name = header.recipient
         if not name:
             begins = (marker in (MESSAGE, "{")) and (yield from self._peek()) == "{"
-            words = (*header.junk.split(), *header.text.split()) if header.channel in _CHANNELS else (header.channel,)
-            named = next(filter(None, map(self._resembled, words)), "") if begins and header.channel != FINAL else ""
+            parts = f"{header.junk} {header.text}".split() if header.channel in _CHANNELS else [header.channel]
+            named = next(filter(None, map(self._resembled, parts)), "") if begins and header.channel != FINAL else ""
             if named:
                 header.recipient = FUNCTIONS + named
                 header.text = ""
