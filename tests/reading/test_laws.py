@@ -284,8 +284,8 @@ def _before_number(name: str) -> str:
     return families.format_of(name).write(message, thinking=False).text.partition("77777")[0]
 
 
-#: The shapes in which a family's own markers decide. Every marker looks ahead some way, so that short outputs do not show
-#: what a long one costs.
+#: The shapes in which a family's own markers decide. Each looks ahead some way, so that short outputs do not show what a
+#: long one costs.
 OF_MARKERS = (
     *("endless header", "markers", "halves of markers", "halves in an argument", "openers", "nested markers", "calls"),
 )
@@ -293,7 +293,7 @@ OF_MARKERS = (
 FAR = {
     *(("markers", name) for name in ("deepseek_v32", "gemma4", "harmony", "pythonic", "solar_open")),
     *(("halves in an argument", name) for name in ("deepseek_v32", "kimi_k3", "minicpm5")),
-    *(("openers", name) for name in ("lfm2", "pythonic")),
+    *(("openers", name) for name in ("kimi_k2", "lfm2", "pythonic")),
     *(("nested markers", name) for name in ("deepseek_v32", "glm45", "minicpm5", "lfm2", "section_key_tags")),
     *(("calls", name) for name in ("mistral", "lfm2")),
 }

@@ -52,6 +52,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "malformed_call": "a call that cannot be read: its text is under `malformed_arguments`, or is content",
         "invalid_arguments": "arguments that cannot be read; they are passed on, and the call does not end",
         "truncated_call": "an output cut off in a call; what there was of it is passed on, and the call does not end",
+        "truncated_marker": "an output cut off in a marker; the beginning of it is dropped",
         "truncated_argument": "an output cut off in the tag of an argument; the tag is content",
         "repaired_arguments": "arguments that were left open; they are closed, as `repair_arguments` asks",
         "missing_bracket": "the object around a call lacks a bracket, or its arguments do; it is added",

@@ -43,6 +43,8 @@ _MAY_BE_TEXT_IN_LINE = re.compile(r"[ \t]{0,16}")
 #: Marks that begin a quotation, each with the one that ends it.
 _QUOTED: Final = {"`": "`", "'": "'", '"': '"', "“": "”", "‘": "’", "«": "»", "「": "」", "『": "』"}
 QUOTES: Final = frozenset(_QUOTED)
+#: The fewest characters of a marker that an output was cut off in. Fewer may be text.
+_SHORTEST_BEGUN: Final = 4
 #: What stands before and after a word or a quotation.
 BEFORE: Final = frozenset(" \t([{*_|:,=/（《【、，：") | QUOTES
 AFTER: Final = frozenset(" \t)]}*_|.,;:!?/…-）》】、，：。；！？") | frozenset(_QUOTED.values())
@@ -225,6 +227,12 @@ class ProseReader(Reader):
         marker = yield from self._pass(lambda text: self._show(kind, text), None, stops)
         self.in_reasoning = False
         return marker
+
+    def _drop_begun_marker(self) -> None:
+        begun = self._alphabet.spell(self._input[self._at :]) + self._alphabet.buffered
+        if not self._in_value and self._trial is None and _is_begun_marker(type(self), begun.lstrip("\n")):
+            self._at, self._alphabet.buffered = len(self._input), ""
+            self._defect("truncated_marker", begun)
 
     def _show(self, kind: Prose, text: str) -> None:
         if not self._shown:
@@ -634,6 +642,22 @@ def _marks_of_answers(
     own = (think, think_end, kind.think_end, *filter(None, (kind.answer, kind.answer_end)), *answers)
     marks = tuple(dict.fromkeys((*own, *openers, *kind.openers, *kind.ends, *kind.inner)))
     return think, think_end, openers, answers, marks, tuple(mark for mark in marks if mark not in kind.text_openers)
+
+
+#: A beginning of a marker that no text ends in, however short.
+_NO_TEXT = re.compile(r"</?｜|<\|/?\w\w")
+
+
+@functools.lru_cache(1024)
+def _is_begun_marker(kind: type[ProseReader], begun: str) -> bool:
+    """Whether `begun`, in which an output was cut off, is the beginning of one of the family's markers: more than half
+    of it, or what cannot be text."""
+    if begun[:1] not in ("<", "[", "]", "｜") or (len(begun) < _SHORTEST_BEGUN and not _NO_TEXT.match(begun)):
+        return False
+    marks = (*kind.controls, *kind.around_messages, *kind.other_openers)
+    marks += _marks_of_answers(kind)[4] if hasattr(kind, "openers") else ()
+    begins = (mark.lstrip() for mark in marks if mark.lstrip().startswith(begun) and mark.lstrip() != begun)
+    return any(2 * len(begun) > len(mark) or _NO_TEXT.match(begun) for mark in begins)
 
 
 @functools.lru_cache(256)

@@ -125,6 +125,8 @@ class Reader(ABC):
         self._search: Search = any_control.search
         self._accept: Accept = len
         self._accepted: int | None = None
+        #: Whether the script waits for more of a value.
+        self._in_value = False
         #: Whether the output is over because the engine stopped it, and not the model.
         self._cut_off = False
         #: Whether what was read last is inside a reasoning block.
@@ -176,6 +178,8 @@ class Reader(ABC):
         """
         rest = self._alphabet.from_segments(self._detokenizer.finish()) if self._detokenizer is not None else ""
         self._cut_off = reason not in ("stop", "tool_calls")
+        if self._cut_off and not self._exact:
+            self._drop_begun_marker()
         events = self._advance(rest + self._alphabet.end())
         self._over = True
         for _ in self._script:
@@ -187,6 +191,9 @@ class Reader(ABC):
     def ended(self) -> bool:
         """Whether the answer is over although the model goes on. Later events are dropped."""
         return self._required is not None and self._required.ended
+
+    def _drop_begun_marker(self) -> None:
+        """Drop the beginning of a marker in which the output was cut off. A token is never cut."""
 
     def _is_plain(self, text: str) -> bool:
         """Whether `text` has no control token and no stop that the script waits for, not even the beginning of one."""
@@ -261,7 +268,10 @@ class Reader(ABC):
 
         `leaves` finds in a piece of text what may be no part of the value: by default, a stop. It may find too much.
         """
-        return self._pass(write, write, stops, weigh, leaves)
+        self._in_value = True
+        stop = yield from self._pass(write, write, stops, weigh, leaves)
+        self._in_value = False
+        return stop
 
     def _until(
         self,
@@ -292,9 +302,9 @@ class Reader(ABC):
                     if self._over:
                         self._mark = self._at
                         return None
-                    self._first, self._search, self._accept = first, search, take
+                    self._first, self._search, self._accept, self._in_value = first, search, take, True
                     yield
-                    self._first = None
+                    self._first, self._in_value = None, False
                     if self._accepted is not None:
                         self._at, self._accepted = self._accepted, None
                         return ""
@@ -304,7 +314,9 @@ class Reader(ABC):
                 if end and self._at + len(marker) < len(self._input):
                     continue  # the window ends inside the stop
                 if not self._over and not self._breaks_off(marker, search):
+                    self._in_value = True
                     yield
+                    self._in_value = False
                     continue
                 marker = marker[0]  # the beginning of a stop that did not come is text, or another control token
                 accept = take if self._alphabet.spell(marker) == marker else take_control or take

@@ -238,6 +238,10 @@ class HarmonyReader(CallReader):
             if not outside and (yield from self._unmarked_header()):
                 self._defect("missing_start")
                 return True
+            if self._cut_off and _MAY_BE_UNMARKED.fullmatch(self._input, self._at):
+                self._defect("truncated_marker", self._input[self._at :])
+                self._at = len(self._input)
+                return False
             if not outside:
                 self._defect("text_outside_message")
             outside = True
@@ -257,6 +261,9 @@ class HarmonyReader(CallReader):
 
     def _message(self) -> Script[None]:
         header, text, marker = yield from self._header()
+        if marker is None and self._cut_off and ROLE.startswith(text.strip()):
+            self._defect("truncated_marker", text)
+            return
         if marker == "" and not (header.channel in _CHANNELS and header.text):
             self._abandon(text, "endless_header")
             return
