@@ -31,7 +31,7 @@ CALL = '{"id": "0", "tool": "ping", "input": {}}'
         (f"<|calls|>[{CALL}]<|end|>", "", 1, ["missing_section_end"]),
         (f"<|calls|>[{CALL}, {CALL}]<|/calls|><|end|>", "", 2, ["duplicate_id"]),
         ("<|think|>Hm. <|answer|>Hi.<|/answer|><|end|>", "Hi.", 0, ["reasoning_not_closed"]),
-        ("Before. <|answer|>Hi.<|/answer|> After.<|end|>", "Before. Hi. After.", 0, []),
+        ("Before.\n<|answer|>Hi.<|/answer|>\nAfter.<|end|>", "Before.\nHi.\nAfter.", 0, []),
     ],
 )
 def test_the_example_of_the_docs(output: str, content: str, calls: int, defects: list[str]) -> None:

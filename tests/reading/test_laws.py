@@ -284,8 +284,8 @@ def _before_number(name: str) -> str:
     return families.format_of(name).write(message, thinking=False).text.partition("77777")[0]
 
 
-#: The shapes in which a family's own markers decide. Each looks ahead some way, so that short outputs do not show what a
-#: long one costs.
+#: The shapes in which a family's own markers decide. Each looks ahead some way, so that short outputs do not show what
+#: a long one costs.
 OF_MARKERS = (
     *("endless header", "markers", "halves of markers", "halves in an argument", "openers", "nested markers", "calls"),
 )

@@ -192,7 +192,7 @@ class Reader(ABC):
         """Whether the answer is over although the model goes on. Later events are dropped."""
         return self._required is not None and self._required.ended
 
-    def _drop_begun_marker(self) -> None:
+    def _drop_begun_marker(self) -> None:  # noqa: B027 - not every reader has prose
         """Drop the beginning of a marker in which the output was cut off. A token is never cut."""
 
     def _is_plain(self, text: str) -> bool:
