@@ -140,7 +140,7 @@ class JsonArguments:
         return text
 
     def _may_be_named(self, text: str) -> bool:
-        """Whether the key that `text` begins with may be that of a call's name, and is no parameter of the tool."""
+        """Whether the key that `text` begins with may name the call, and is no parameter of the tool."""
         match = _NAMED.match(text)
         return match is None or (self._types is not None and self._types.excludes(match[1]))
 

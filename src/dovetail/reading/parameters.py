@@ -297,7 +297,7 @@ class Parameters:
         return quote(text)
 
     def _mended(self, value: str) -> str:
-        """An object or an array that is JSON but for what `MendedJson` mends; "" if `value` is none."""
+        """An object or an array that is JSON but for what `MendedJson` mends; "" for any other value."""
         if value[:1] not in ("{", "[") or value[0] not in _brackets(self._types):
             return ""
         kinds: list[str] = []

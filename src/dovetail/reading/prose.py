@@ -141,7 +141,7 @@ class ProseReader(Reader):
         self._shown = ""  # the last text of the open reasoning or content; "" at its beginning
         self._weighed: list[str] = []  # its text since `_in_code` looked at it
         self._fenced = False  # whether a block of code is open in it
-        self._ticks = 0  # how many backticks its last line has, except those of fences
+        self._ticks = 0  # how many backticks its last line has outside of fences
         self._mentioned = False  # whether the open reasoning or content is about markup
         super().__init__(options, tokenizer)
 
