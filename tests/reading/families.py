@@ -284,6 +284,13 @@ def messages(name: str, *, reasons: bool, ids: bool = False) -> st.SearchStrateg
     )
 
 
+def without_begun_marker(text: str, message: Message) -> str:
+    """`text`, which was read as `message`, without the beginning of a marker in which it was cut off."""
+    begun = next((defect.detail for defect in message.defects if defect.kind == "truncated_marker"), "")
+    assert text.endswith(begun)
+    return text.removesuffix(begun)
+
+
 def reasons(name: str, thinking: bool) -> bool:
     """Whether a message that is written with `thinking` may have reasoning."""
     return thinking and format_of(name).reasoning != "none"

@@ -228,11 +228,8 @@ class ProseReader(Reader):
         self.in_reasoning = False
         return marker
 
-    def _drop_begun_marker(self) -> None:
-        begun = self._alphabet.spell(self._input[self._at :]) + self._alphabet.buffered
-        if not self._in_value and self._trial is None and _is_begun_marker(type(self), begun.lstrip("\n")):
-            self._at, self._alphabet.buffered = len(self._input), ""
-            self._defect("truncated_marker", begun)
+    def _is_begun_marker(self, begun: str) -> bool:
+        return _is_begun_marker(type(self), begun)
 
     def _show(self, kind: Prose, text: str) -> None:
         if not self._shown:

@@ -194,6 +194,14 @@ class Reader(ABC):
 
     def _drop_begun_marker(self) -> None:  # noqa: B027 - not every reader has prose
         """Drop the beginning of a marker in which the output was cut off. A token is never cut."""
+        begun = self._alphabet.spell(self._input[self._at :]) + self._alphabet.buffered
+        if not self._in_value and self._trial is None and self._is_begun_marker(begun.lstrip("\n")):
+            self._at, self._alphabet.buffered = len(self._input), ""
+            self._defect("truncated_marker", begun)
+
+    def _is_begun_marker(self, begun: str) -> bool:
+        """Whether `begun`, at the end of the output, can only be the beginning of a marker."""
+        return False
 
     def _is_plain(self, text: str) -> bool:
         """Whether `text` has no control token and no stop that the script waits for, not even the beginning of one."""

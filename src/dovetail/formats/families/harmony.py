@@ -261,8 +261,9 @@ class HarmonyReader(CallReader):
 
     def _message(self) -> Script[None]:
         header, text, marker = yield from self._header()
-        if marker is None and self._cut_off and ROLE.startswith(text.strip()):
-            self._defect("truncated_marker", text)
+        begun = text.strip()
+        if marker is None and self._cut_off and begun not in ("", ROLE) and ROLE.startswith(begun):
+            self._defect("truncated_marker", begun)
             return
         if marker == "" and not (header.channel in _CHANNELS and header.text):
             self._abandon(text, "endless_header")
