@@ -223,7 +223,6 @@ def so_far(arguments: str) -> Any:
 
 def compare(name: str, text: str, events: list[Event], *, thinking: bool, reason: str) -> None:
     message: Message = dovetail.fold(events)
-    text = families.without_begun_marker(text, message)
     expected = CASES[name][0](text, SCHEMAS, thinking=thinking, reason=reason)
     ended = {event.index for event in events if isinstance(event, CallEnd)}
     read = [

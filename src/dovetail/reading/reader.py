@@ -192,7 +192,7 @@ class Reader(ABC):
         """Whether the answer is over although the model goes on. Later events are dropped."""
         return self._required is not None and self._required.ended
 
-    def _drop_begun_marker(self) -> None:  # noqa: B027 - not every reader has prose
+    def _drop_begun_marker(self) -> None:
         """Drop the beginning of a marker in which the output was cut off. A token is never cut."""
         begun = self._alphabet.spell(self._input[self._at :]) + self._alphabet.buffered
         if not self._in_value and self._trial is None and self._is_begun_marker(begun.lstrip("\n")):
