@@ -198,7 +198,7 @@ class MendedJson:
                 self._word_cut_off = True
             else:
                 self._end_word()
-        if cut_off and self._held is not None:
+        if self._held is not None:  # its string has no end
             self._out += ('"', *self._held)
             self._held = None
         out += "".join(self._out)
