@@ -140,7 +140,7 @@ class ProseReader(Reader):
         self._wrapped = False  # whether the wrapper is open
         self._shown = ""  # the last text of the open reasoning or content; "" at its beginning
         self._weighed: list[str] = []  # its text since `_in_code` looked at it
-        self._fenced = False  # whether a block of code is open in it
+        self._in_block = False  # whether a block of code is open in it
         self._ticks = 0  # how many backticks its last line has outside of fences
         self._mentioned = False  # whether the open reasoning or content is about markup
         super().__init__(options, tokenizer)
@@ -233,7 +233,7 @@ class ProseReader(Reader):
 
     def _show(self, kind: Prose, text: str) -> None:
         if not self._shown:
-            self._weighed, self._fenced, self._ticks = [], False, 0
+            self._weighed, self._in_block, self._ticks = [], False, 0
         self._shown = text if len(text) > 1 else self._shown[-1:] + text
         self._weighed.append(text)
         self._events.append(kind(text))
@@ -257,10 +257,10 @@ class ProseReader(Reader):
             return False
         text = "".join(self._weighed)
         self._weighed.clear()
-        self._fenced ^= text.count("```") % 2 == 1
+        self._in_block ^= text.count("```") % 2 == 1
         _, newline, line = text.rpartition("\n")
         self._ticks = (0 if newline else self._ticks) + line.replace("```", "").count("`")
-        return self._fenced or self._ticks % 2 == 1
+        return self._in_block or self._ticks % 2 == 1
 
     def _opens_quotation(self) -> bool:
         """Whether the text so far ends in a mark that begins a quotation, which one at the end of a word does not."""
@@ -297,7 +297,7 @@ class ProseReader(Reader):
         if in_line and (yield from self._text_follows()):
             return written
         in_code = self._in_code()
-        if in_code and self._fenced:
+        if in_code and self._in_block:
             # Reasoning may have forgotten the end of its code.
             ends = kind is Content or (yield from self._look(_CODE_ENDS, _REST_OF_CODE)) is not None
             return written if ends and (yield from self._text_follows()) else ""
