@@ -119,7 +119,8 @@ class KimiReader(JsonInTags):
             self._unread()
         else:
             self._meant_mark(opener)
-            if (yield from self._json_section()):
+            yield from self._skip(WHITESPACE)
+            if (yield from self._peek()) != CALL and (yield from self._json_section()):
                 return
         opened = opener != CALL
         while True:
