@@ -152,10 +152,9 @@ class CallReader(ProseReader):
         if marker != "":
             out.append(mended.flush())
             brackets = mended.brackets()
-            if not (brackets or mended.complete) or mended.malformed or (marker is None and self._cut_off):
+            if not brackets or mended.malformed or (marker is None and self._cut_off):
                 raise Abandoned
-            if brackets:
-                report("missing_bracket")
+            report("missing_bracket")
             out.append(brackets)
             if marker is not None:
                 self._unread()

@@ -430,8 +430,7 @@ class MendedJson:
         return True
 
     def _begin_string(self, mark: str) -> None:
-        if not self._next_token():
-            return
+        self._next_token()
         if mark == "'":
             self._mended("python_value")
         self._is_key = self._expected in (_KEY, _KEY_OR_END)

@@ -112,7 +112,7 @@ class ParameterReader(CallReader):
 
     def _opens_next(self, text: str, at: int, tag: int) -> bool:
         """Whether a nested tag is a parameter that the call lacks, or one of another call: see `OpenValue`."""
-        return False
+        raise NotImplementedError
 
     def _parameter_value(
         self, key: str, types: frozenset[str] | None = None, begun: str = "", *, lenient: bool = False
