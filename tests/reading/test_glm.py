@@ -98,6 +98,8 @@ def test_a_call_without_a_name_is_of_the_only_tool() -> None:
         ("<tool_call>search\n<arg_key>que", [""], ""),
         ("<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>par", ['{"query": "par'], ""),
         ("<tool_call>search\n" + argument(), ['{"query": "x"'], ""),
+        ("<tool_call>search\n<arg_key>query</arg_key>\n", [""], ""),
+        ("<tool_call>search\n<arg_key>no key", [""], "no key"),
     ],
 )
 def test_a_call_cut_by_length_stays_cut(text: str, arguments: list[str], content: str) -> None:

@@ -297,6 +297,8 @@ class KeyTagReader(ParameterReader, JsonAfterNames):
                 self._stray_marker(self.value)
             yield from self._parameter_value(key)
             return
+        if marker is None and self._cut_off and self.value.startswith(between.strip()):
+            return
         self._unread()
         if marker == self.parameter_end:
             self._defect("missing_value_start", key)
