@@ -391,7 +391,8 @@ class TagReader(ParameterReader):
         write, end = self._parameters.open(key), f"</{key}>"
         if self.newline_before_value:
             yield from self._next_is("\n")
-        marker = yield from self._value(write, end, "\n" + end, self.call_end, self.section_end, *self.ends)
+        ends = (end, self.call_end, self.section_end)
+        marker = yield from self._value(write, *ends, *("\n" + each for each in ends), *self.ends)
         if marker is None:
             return
         self._parameters.close()
