@@ -273,3 +273,10 @@ def test_nothing_is_held_behind_an_ordinary_answer() -> None:
     assert reader.feed('me": "Ann", "a') == []
     assert reader.feed('ge": 3') == [Content(' {"name": "Ann", "age": '), Content("3")]
     assert reader.feed("}") == [Content("}")]
+
+
+def test_other_words_for_arguments_may_be_parameters() -> None:
+    parameters = {"type": "object", "properties": {"input": {"type": "object"}}}
+    tools = [{"type": "function", "function": {"name": "ping", "parameters": parameters}}]
+    message = read(block('{"name": "ping", "input": {"x": 1}}'), tools)
+    assert (calls(message), kinds(message)) == ([("ping", '{"input": {"x": 1}}')], ["unwrapped_arguments"])

@@ -250,3 +250,10 @@ def test_code_that_is_not_closed_ends_with_its_message() -> None:
 def test_a_header_that_is_cut_off_inside_a_message(header: str) -> None:
     message = parse(f"{CHANNEL}analysis{MESSAGE}Hm. {CHANNEL}{header}", reason="length")
     assert (message.content, message.reasoning) == ("", "Hm. ")
+
+
+def test_a_long_message_without_markers_ends_where_the_next_one_begins() -> None:
+    long = "We think. " * 120
+    message = parse(f"analysis{long}assistantfinalHello.")
+    assert (message.content, message.reasoning) == ("Hello.", long)
+    assert kinds(message).count("missing_message_end") == 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 import dovetail
-from dovetail.events import CallEnd
+from dovetail.events import CallEnd, Content, Message
 from dovetail.formats.registry import FAMILIES
 from dovetail.reading.alphabet import Alphabet, Literals
+from dovetail.reading.reader import Reader, ReaderOptions, Script
 from dovetail.tokens import Segment
 from tests.reading import families
 
@@ -74,3 +75,14 @@ def test_ids_that_are_made_up_cost_no_more_each() -> None:
     message = dovetail.fold([*reader.feed(text), *reader.finish()])
     assert len({c.id for c in message.calls}) == 2 * calls
     assert taken.lookups <= 5 * 2 * calls
+
+
+def test_a_reader_without_markers_drops_no_beginning_of_one() -> None:
+    class Plain(Reader):
+        controls = ()
+
+        def _read(self) -> Script[None]:
+            yield from self._prose(Content)
+
+    reader = Plain(ReaderOptions(thinking=False))
+    assert dovetail.fold([*reader.feed("a </thi"), *reader.finish("length")]) == Message("a </thi")

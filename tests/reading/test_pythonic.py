@@ -123,6 +123,8 @@ def test_written_messages() -> None:
             ["json_arguments", "unreadable_call"],
         ),
         (f'{CALLS}[{{"a": 1}}]{CALLS_END}', f'{CALLS}[{{"a": 1}}]{CALLS_END}', [], []),
+        # words that name no tool
+        (f"{CALLS}[look around(q='x')]{CALLS_END}", f"{CALLS}[look around(q='x')]{CALLS_END}", [], []),
     ],
 )
 def test_where_calls_are(text: str, content: str, called: list[tuple[str, str]], defects: list[str]) -> None:
