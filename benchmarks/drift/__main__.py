@@ -135,15 +135,15 @@ def is_right(answer: dict[str, Any], meant: dict[str, Any]) -> bool:
     """Whether an answer, of any engine, is what was meant."""
     if "error" in answer:
         return False
-    unreadable = [call["arguments"] for call in meant["calls"]]
-    if any(isinstance(arguments, dict) and corpus.MALFORMED in arguments for arguments in unreadable):
-        (raw,) = (arguments[corpus.MALFORMED] for arguments in unreadable)
+    asked = [call["arguments"] for call in meant["calls"]]
+    unreadable = [args[corpus.MALFORMED] for args in asked if isinstance(args, dict) and corpus.MALFORMED in args]
+    if unreadable:
         names = [call["name"] for call in answer["calls"]]
         if not names:
-            return raw in answer["content"]
-        shown = answer["calls"][0]["arguments"]
+            return all(raw in answer["content"] for raw in unreadable)
+        shown = "".join(call["arguments"] for call in answer["calls"])
         same = names == [call["name"] for call in meant["calls"]]
-        return same and (raw in shown or json.dumps(raw, ensure_ascii=False)[1:-1] in shown)
+        return same and all(raw in shown or json.dumps(raw, ensure_ascii=False)[1:-1] in shown for raw in unreadable)
     return corpus.fault(answer, meant) is None
 
 
