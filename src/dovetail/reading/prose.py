@@ -224,7 +224,14 @@ class ProseReader(Reader):
         """
         self.in_reasoning = kind is Reasoning
 
-        marker = yield from self._pass(lambda text: self._show(kind, text), None, stops)
+        def show(text: str) -> None:  # as `_show` does, in one call
+            if not self._shown:
+                self._weighed, self._in_block, self._ticks = [], False, 0
+            self._shown = text if len(text) > 1 else self._shown[-1:] + text
+            self._weighed.append(text)
+            self._events.append(kind(text))
+
+        marker = yield from self._pass(show, None, stops)
         self.in_reasoning = False
         return marker
 
