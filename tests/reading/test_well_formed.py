@@ -143,6 +143,23 @@ def test_a_token_ends_a_value_that_has_no_end(name: str) -> None:
         assert (json.loads(call.arguments), defect.kind) == ({"city": "Paris", "days": 3}, "missing_parameter_end")
 
 
+@pytest.mark.parametrize(("after", "reason"), [(" more" * 400, "stop"), ("", "length")])
+@pytest.mark.parametrize("example", ["days", "ping"])
+def test_an_example_in_a_long_value_ends_nothing(after: str, reason: str, example: str) -> None:
+    """An optional argument or another call may stand in a text that goes on farther than the reader sees."""
+    opening, closing = "<｜DSML｜parameter name=", "</｜DSML｜parameter>"
+    inside = f'{opening}"days" string="false">3{closing}'
+    if example == "ping":
+        inside = f'<｜DSML｜invoke name="ping">\n{inside}'
+    start = f'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n{opening}"city" string="true">'
+    text = f"{start}See {inside}{after}"
+    if after:
+        text += f"{closing}\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
+    (call,) = dovetail.fold(stream("deepseek_v4", [text], reason, thinking=False)).calls
+    assert (call.name, "days\\" in call.arguments) == ("get_weather", True)
+    assert after in call.arguments
+
+
 @families_all
 def test_a_value_without_an_end_waits_for_so_much_text(name: str) -> None:
     """Where nothing shows that a marker in a value is one, it is text; what waits for that is limited."""

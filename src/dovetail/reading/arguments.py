@@ -74,7 +74,7 @@ class JsonArguments:
         self._wrapped = False  # whether they are
         self._unwrapped = False  # whether the inner object has ended
         self.complete = False  # whether the closing bracket was read
-        #: Whether they are `{}`, whose bracket is held back because models may write the real ones after it.
+        #: Whether they are an empty object. Its bracket is held back, because the real arguments may follow.
         self.empty_object = False
         #: See `MendedJson.goes_on`.
         self.goes_on: Callable[[str], bool] = self._no
@@ -110,7 +110,7 @@ class JsonArguments:
 
     def takes(self, key: str) -> bool:
         """Whether the tool has a parameter of this name."""
-        return self._types is not None and self._types.declares(key)
+        return self._types.declares(key)
 
     def reopen(self) -> None:
         """The empty object was not the arguments: an object follows whose first bracket was read."""
@@ -142,7 +142,7 @@ class JsonArguments:
     def _may_be_named(self, text: str) -> bool:
         """Whether the key that `text` begins with may name the call, and is no parameter of the tool."""
         match = _NAMED.match(text)
-        return match is None or (self._types is not None and self._types.excludes(match[1]))
+        return match is None or self._types.excludes(match[1])
 
     def _begin_json(self) -> MendedJson:
         self._json = MendedJson(self._types, self._mended)

@@ -69,8 +69,8 @@ class KeyTagReader(ParameterReader, JsonAfterNames):
     def _opens_next(self, text: str, at: int, tag: int) -> bool:
         *before, key, _ = ("", *any_control.split(text[at:tag]))
         if len(before) > 2:  # another call, its name and the key
-            return self._tool(before[-1].strip()) in self._options.tools
-        return self._parameters.lacks(key.strip())
+            return self._sees_end(text, at) and self._tool(before[-1].strip()) in self._options.tools
+        return self._lacks(key.strip(), text, at)
 
     @classmethod
     def around_calls(cls) -> tuple[str, ...]:

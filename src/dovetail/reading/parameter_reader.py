@@ -13,7 +13,7 @@ from dovetail.reading.calls import CallReader
 from dovetail.reading.json_end import string_goes_on
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameters import Parameters
-from dovetail.reading.reader import Abandoned, ReaderOptions, Script
+from dovetail.reading.reader import FARTHEST, Abandoned, ReaderOptions, Script
 from dovetail.reading.value_ends import REST, REST_BEGUN, Closer, OpenValue, ValueEnds, value_ends
 from dovetail.reading.values import ParameterTypes
 from dovetail.tokens import Tokenizer
@@ -113,6 +113,17 @@ class ParameterReader(CallReader):
     def _opens_next(self, text: str, at: int, tag: int) -> bool:
         """Whether a nested tag is a parameter that the call lacks, or one of another call: see `OpenValue`."""
         raise NotImplementedError
+
+    def _sees_end(self, text: str, at: int) -> bool:
+        """Whether the model ended its turn so soon behind `at` that the value's own end would have been seen."""
+        return self._over and not self._cut_off and len(text) < at + FARTHEST
+
+    def _lacks(self, key: str, text: str, at: int) -> bool:
+        """Whether the call lacks the parameter `key`. Without the end in sight, only a required one counts.
+
+        A long value, or one that was cut off, may hold an optional one as text.
+        """
+        return self._parameters.lacks(key, required=not self._sees_end(text, at))
 
     def _parameter_value(
         self, key: str, types: frozenset[str] | None = None, begun: str = "", *, lenient: bool = False

@@ -64,9 +64,10 @@ class Parameters:
         """Whether the tool certainly has no parameter of this name."""
         return self._types_of.excludes(key)
 
-    def lacks(self, key: str) -> bool:
-        """Whether the tool has a parameter of this name, and it has not come yet."""
-        return self._types_of.declares(key) and key not in self._keys
+    def lacks(self, key: str, *, required: bool) -> bool:
+        """Whether the tool has a parameter of this name, or requires one, and it has not come yet."""
+        known = key in self._types_of.required if required else self._types_of.declares(key)
+        return known and key not in self._keys
 
     def open(self, key: str, types: frozenset[str] | None = None) -> Callable[[str], None]:
         """Begin a parameter, and return a function that takes its value.

@@ -224,26 +224,27 @@ class ProseReader(Reader):
         """
         self.in_reasoning = kind is Reasoning
 
-        def show(text: str) -> None:  # as `_show` does, in one call
-            if not self._shown:
-                self._weighed, self._in_block, self._ticks = [], False, 0
-            self._shown = text if len(text) > 1 else self._shown[-1:] + text
-            self._weighed.append(text)
-            self._events.append(kind(text))
-
-        marker = yield from self._pass(show, None, stops)
+        marker = yield from self._pass(self._writer(kind), None, stops)
         self.in_reasoning = False
         return marker
 
     def _is_begun_marker(self, begun: str) -> bool:
         return _is_begun_marker(type(self), begun)
 
+    def _writer(self, kind: Prose) -> Callable[[str], None]:
+        """A function that shows text as `kind`. It is called for each delta, so it is one call."""
+
+        def write(text: str) -> None:
+            if not self._shown:
+                self._weighed, self._in_block, self._ticks = [], False, 0
+            self._shown = text if len(text) > 1 else self._shown[-1:] + text
+            self._weighed.append(text)
+            self._events.append(kind(text))
+
+        return write
+
     def _show(self, kind: Prose, text: str) -> None:
-        if not self._shown:
-            self._weighed, self._in_block, self._ticks = [], False, 0
-        self._shown = text if len(text) > 1 else self._shown[-1:] + text
-        self._weighed.append(text)
-        self._events.append(kind(text))
+        self._writer(kind)(text)
 
     # -- is it a mention? ---------------------------------------------------------------------------------------------
 

@@ -452,7 +452,7 @@ class Reader(ABC):
                 yield from script
             return True
         script.close()
-        self._trial, self._events, self._at = None, trial.before, trial.start
+        self._trial, self._events, self._at, self._in_value = None, trial.before, trial.start, False
         return False
 
     def _commit(self) -> None:

@@ -76,8 +76,8 @@ class TagReader(ParameterReader):
 
     def _opens_next(self, text: str, at: int, tag: int) -> bool:
         if (call := text.find(self.in_alphabet(self.call), at, tag)) >= 0:
-            return self._named(text, call, self.call) in self._options.tools
-        return self._parameters.lacks(self._named(text, tag, self.parameter))
+            return self._sees_end(text, at) and self._named(text, call, self.call) in self._options.tools
+        return self._lacks(self._named(text, tag, self.parameter), text, at)
 
     def _named(self, text: str, at: int, tag: str) -> str:
         """The name in the first opening `tag` from `at` on."""

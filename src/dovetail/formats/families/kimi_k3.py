@@ -81,7 +81,7 @@ class KimiK3Reader(ParameterReader):
     def _opens_next(self, text: str, at: int, tag: int) -> bool:
         opened = any_control.split(text[tag + 1 : tag + LONGEST_HEADER], maxsplit=1)[0]
         key = re.search(r'key="([^"]*)"', opened)
-        return key is not None and self._parameters.lacks(key[1])
+        return key is not None and self._lacks(key[1], text, at)
 
     def _read(self) -> Script[None]:
         inside = "think" if self._options.thinking else "response"
