@@ -27,7 +27,7 @@ MOST_SPACE: Final = 16
 #: How many characters after an opener are withheld at most, until it is known whether it opens a section.
 FARTHEST_CALL: Final = 4096
 #: The same if a call that cannot be read is text, so that its section has to be read first.
-_LONGEST_SECTION: Final = 1 << 15
+_LONGEST_SECTION: Final = 1 << 13
 #: How many misplaced markers, and other mistakes, may stand between an opener and its call.
 _MOST_STRAYS: Final = 4
 #: How many misplaced markers in a row are weighed together.
