@@ -109,6 +109,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         strict=plan.value("strict"),
         no_repair=listed_kinds(plan.value("no_repair")),
         on_malformed_call=plan.value("on_malformed_call"),
+        allow_silent=bool(plan.value("allow_silent")),
         reasoning_budget=plan.value("reasoning_budget"),
         fixed_sampling=_fixed_sampling(plan),
         gate_override=plan.value("gate_override") is not False,

@@ -593,6 +593,11 @@ OPTIONS: tuple[Option, ...] = (
         "the argument malformed_arguments. text: content (default: error)",
     ),
     _serving(
+        "allow_silent",
+        bool | None,
+        "let answers end without content and calls, unless the request says otherwise (default: no)",
+    ),
+    _serving(
         "response_store",
         _Text | None,
         "file in which /v1/responses stores responses, or none (default: ~/.cache/dovetail/responses.db)",

@@ -84,7 +84,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `gate`: false lets the engine draft `draft_tokens` in each step, whatever its gate would choose.
     `record`: whether the answer comes with its record. `recording`: whether the request is recorded in a file.
-    `on_malformed_call`: see `Format.reader`.
+    `on_malformed_call`: see `Format.reader`. `silent`: whether the answer may end without content and calls.
     """
 
     strict: Strict | None = None
@@ -96,6 +96,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recording: bool | None = None
     reasoning_budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
     on_malformed_call: OnMalformedCall | None = None
+    silent: bool | None = None
 
     def repairs_off(self, default_off: Iterable[str]) -> set[str]:
         """The kinds of repair that this request does without. `default_off`: those that the server leaves off."""
@@ -269,11 +270,12 @@ def fixed(request: TurnRequest, allowed: FixedSampling) -> TurnRequest:
 
 
 class TurnDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of turns. A request may override `strict`, `no_repair`, `on_malformed_call` and
+    """The settings of turns. A request may override `strict`, `no_repair`, `on_malformed_call`, `allow_silent` and
     `default_max_tokens`.
 
     `strict` is the level of tools when neither the request nor the tool has one. `no_repair` names the kinds of repair
     to leave off. `on_malformed_call` says what becomes of a call that cannot be read (`Format.reader`).
+    `allow_silent`: whether answers may end without content and calls.
     `default_max_tokens` limits the answers to requests without a limit (None: the rest of the context).
     `reasoning_budget` is the most tokens of reasoning in answers to requests without a budget (None: any number). Only
     an engine that enforces constraints keeps to it.
@@ -286,6 +288,7 @@ class TurnDefaults(msgspec.Struct, frozen=True, kw_only=True):
     strict: Strict = "schema"
     no_repair: frozenset[str] = frozenset()
     on_malformed_call: OnMalformedCall = "error"
+    allow_silent: bool = False
     default_max_tokens: int | None = None
     reasoning_budget: int | None = None
     fixed_sampling: FixedSampling | None = None
