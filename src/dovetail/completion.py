@@ -67,6 +67,19 @@ class Constraint(Protocol):
         """
 
 
+@runtime_checkable
+class GuardedConstraint(Constraint, Protocol):
+    """A `Constraint` with a guard, which refuses tokens that the constraint would allow without it.
+
+    The engine draws from what may come without the guard, and draws once more, with the guard, only if that token is
+    refused. So the guard changes no answer that it does not have to change, and the engine can say that it did.
+    """
+
+    def fill_unguarded(self, row: memoryview) -> bool:
+        """Write what may come without the guard into `row`, as `fill` does. False: the guard refuses nothing here, and
+        `row` may be as it was."""
+
+
 class Completion(msgspec.Struct, frozen=True):
     """One prompt to continue.
 
@@ -147,6 +160,8 @@ class TokenBatch(msgspec.Struct, frozen=True):
     `drafts`: the `drafted` tokens in order, if the completion asks for them. The first `accepted` of them are the first
     of `ids`. None if they are not asked for, or not known.
 
+    `guarded`: how often the end of the turn was refused because nothing had been said.
+
     An engine behind HTTP reports `drafted` and `cached` on the last batch; both are None before it. `drafted` stays
     None if that engine drafts without reporting how much. Such an engine never reports `forced`.
     """
@@ -160,6 +175,7 @@ class TokenBatch(msgspec.Struct, frozen=True):
     forced: int = 0
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     drafts: tuple[int, ...] | None = None
+    guarded: int = 0
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

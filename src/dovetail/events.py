@@ -5,6 +5,7 @@ A reader returns lists of events from `feed` and `finish`; their concatenation i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -63,6 +64,11 @@ class Defect(msgspec.Struct, frozen=True, gc=False, tag=True):
     detail: str = ""
 
 
+#: What shows nothing to a reader: white space, control characters and characters without a width, as the inside of a
+#: regex's class (Unicode 16, White_Space and the categories Cc and Cf, as far as models write them).
+INVISIBLE = r"\u0000-\u0020\u007f-\u00a0\u00ad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
+_VISIBLE = re.compile(f"[^{INVISIBLE}]")
+
 Event = Reasoning | Content | CallStart | CallArguments | CallEnd | Defect
 
 
@@ -93,6 +99,11 @@ class Message(msgspec.Struct, frozen=True):
     calls: tuple[Call, ...] = ()
     defects: tuple[Defect, ...] = ()
 
+    @property
+    def says_something(self) -> bool:
+        """Whether there is a call, or a character of content that a reader can see."""
+        return bool(self.calls) or is_visible(self.content)
+
     def to_openai(self) -> dict[str, Any]:
         """The message as an OpenAI client gets it, for the history of the next request."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
@@ -104,6 +115,11 @@ class Message(msgspec.Struct, frozen=True):
                 for call in self.calls
             ]
         return message
+
+
+def is_visible(text: str) -> bool:
+    """Whether `text` has a character that a reader can see."""
+    return _VISIBLE.search(text) is not None
 
 
 def fold(events: Iterable[Event]) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from dovetail.completion import Constraint
 
@@ -54,6 +54,31 @@ class Automaton:
             ((token, state),) = self._moves[state].items()
             forced.append(token)
         return forced
+
+
+class Watched(Automaton):
+    """An automaton with a guard, which refuses `refused` until `length` tokens have come."""
+
+    def __init__(self, moves: list[dict[int, int]], refused: Container[int], length: int) -> None:
+        super().__init__(moves)
+        self._refused, self._length = refused, length
+
+    @property
+    def _watching(self) -> bool:
+        return len(self._states) <= self._length
+
+    def fill(self, row: memoryview) -> None:
+        for token in self._moves[self._states[-1]]:
+            if not self._watching or token not in self._refused:
+                row[token // 8] |= 1 << token % 8
+
+    def fill_unguarded(self, row: memoryview) -> bool:
+        if self._watching:
+            super().fill(row)
+        return self._watching
+
+    def advance(self, token: int) -> bool:
+        return not (self._watching and token in self._refused) and super().advance(token)
 
 
 class Counted:

@@ -88,8 +88,8 @@ def accepts(
 
 
 def taken(name: str, tools: Any = TOOLS, **asked: Any) -> set[str]:
-    """Which of `ANSWERS` the family's grammar allows; all of them where there is none."""
-    grammar = families.format_of(name).grammar(tools, thinking=False, **asked)
+    """Which of `ANSWERS` the family's grammar allows; all of them where there is none. An answer may be silent."""
+    grammar = families.format_of(name).grammar(tools, thinking=False, silent=True, **asked)
     return {answer for answer, calls in ANSWERS.items() if grammar is None or accepts(name, grammar, calls=calls)}
 
 

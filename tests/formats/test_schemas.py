@@ -10,7 +10,7 @@ import dovetail
 from dovetail.formats.answers import flat_schemas as schemas
 from dovetail.formats.answers.flat_schemas import NotSimpleError
 from dovetail.formats.base import Format
-from dovetail.grammar import Concat, ExactText, FreeText, Node, TextUntil
+from dovetail.grammar import Concat, ExactText, Node, TextUntil, VisibleText
 from dovetail.grammar.schemas.references import References
 
 Hermes = type(dovetail.format("qwen3"))
@@ -91,7 +91,7 @@ def test_reasoning_may_end_in_text(fmt: Format, reasoned: tuple[Node, ...]) -> N
     tool = {"type": "function", "function": {"name": "f"}}
     grammar = fmt.grammar([tool], tool_choice="none", thinking=True)
     assert grammar is not None
-    assert grammar.root == Concat((*reasoned, FreeText()))
+    assert grammar.root == Concat((*reasoned, VisibleText()))
 
 
 _A, _B = ({"type": "object", "properties": {name: {"type": "string"}}, "required": [name]} for name in "ab")

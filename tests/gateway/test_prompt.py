@@ -492,4 +492,5 @@ def test_the_ends_of_a_format_end_an_answer_that_the_engine_would_go_on_with(tok
     runner = TurnRunner(engine, KimiK25(), tok, Settings(served_model_name=MODEL))
     turn = runner.prepare(turn_request({"messages": [USER], "thinking": False}))
     constraint = turn.choices[0].completion.constraint
-    assert constraint is not None and constraint.advance(tok.control["<|im_end|>"])
+    assert constraint is not None and constraint.advance(tok.encode("a")[0])
+    assert constraint.advance(tok.control["<|im_end|>"])

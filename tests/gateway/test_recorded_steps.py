@@ -14,6 +14,7 @@ from dovetail.gateway.observe.grammar_replay import GrammarReplay, MaskBudget
 from dovetail.gateway.observe.recording import Recording
 from dovetail.gateway.observe.redaction import redacted
 from dovetail.gateway.records.record import model_digest
+from dovetail.grammar.guard import Guarded
 from dovetail.grammar.matcher import Matcher
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, prepared
@@ -31,9 +32,9 @@ async def asked(engine: ScriptedEngine, tok: Tokenizer, folder: Path, **fields: 
     return only(folder)
 
 
-def matcher(tok: Tokenizer, **fields: Any) -> Matcher:
+def matcher(tok: Tokenizer, **fields: Any) -> Guarded:
     constraint = prepared(tok, tools=[TOOL], **fields).constraint
-    assert isinstance(constraint, Matcher)
+    assert isinstance(constraint, Guarded)
     return constraint
 
 
@@ -137,11 +138,11 @@ async def test_a_recording_names_its_tokenizer_and_format(
 
 
 def test_the_replay_shares_no_state_with_running_sequences(tok: Tokenizer) -> None:
-    """An error in one copy is an error in all that share their compiled state (see `Matcher`)."""
+    """An error in one copy is an error in all that share their compiled state (see `Guarded`)."""
     running = matcher(tok)
     first, second = running.apart(), running.apart()
-    assert first._compiled is second._compiled is not running._compiled
-    assert running.another()._compiled is running._compiled
+    assert first._speaking._compiled is second._speaking._compiled is not running._speaking._compiled
+    assert running.another()._speaking._compiled is running._speaking._compiled
     for token in ids_of(CALL, tok):
         assert first.advance(token)
     assert second.advance(ids_of(CALL, tok)[0]) and running.advance(ids_of(CALL, tok)[0])
@@ -174,7 +175,7 @@ def test_after_a_token_that_the_grammar_refuses_nothing_is_known(tok: Tokenizer)
     ids = ids_of(Message(reasoning="hm", calls=(Call("functions.look_up:0", "look_up", '{"word": "ok"}'),)), tok)
     marker = tok.control["<|im_user|>"]
 
-    def replay(constraint: Matcher) -> GrammarReplay:
+    def replay(constraint: Guarded | Matcher) -> GrammarReplay:
         return GrammarReplay(constraint, tok.vocab_size, MaskBudget(1000, 60.0))
 
     refusing = replay(matcher(tok))
@@ -190,7 +191,7 @@ def test_after_a_token_that_the_grammar_refuses_nothing_is_known(tok: Tokenizer)
         def apart(self) -> Matcher:
             raise ValueError("no")
 
-    assert replay(Uncompiled(matcher(tok)._compiled)).step(ids[:2], 0, (5,)) == ((None, None), None)
+    assert replay(Uncompiled(matcher(tok)._speaking._compiled)).step(ids[:2], 0, (5,)) == ((None, None), None)
 
     class Broken(Gives_up):
         def apart(self) -> Matcher:
@@ -198,6 +199,6 @@ def test_after_a_token_that_the_grammar_refuses_nothing_is_known(tok: Tokenizer)
 
         at = ids[1]
 
-    broken = replay(Broken(matcher(tok)._compiled))
+    broken = replay(Broken(matcher(tok)._speaking._compiled))
     assert broken.step(ids[:3], 0, ()).counts[2] is None
     assert broken.step(ids[3:4], 0, (5,)).refuses is None

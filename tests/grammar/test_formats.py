@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.events import Call, Message
+from dovetail.events import Call, Message, is_visible
 from dovetail.grammar.matcher import compile
 from tests.examples import examples
 from tests.grammar.test_matcher import SCHEMA, TOOLS, allowed, allows, valid_arguments
@@ -49,10 +49,12 @@ def test_calls_that_a_format_writes_are_accepted(
         Call(f"functions.get_weather:{i}", "get_weather", json.dumps(a, ensure_ascii=False)) for i, a in enumerate(made)
     )
     ids = fmt.write(Message(text, reasoning, calls), thinking=thinking).ids(tokenizer)
-    grammar = fmt.grammar(TOOLS, thinking=thinking, strict=strict)
+    grammar, may_be_silent = (fmt.grammar(TOOLS, thinking=thinking, strict=strict, silent=it) for it in (False, True))
     assert grammar is not None
+    assert may_be_silent is not None
     ends = [tokenizer.control[literal] for literal in fmt.end_of_turn]
-    assert allows(compile(grammar, tokenizer, ends), ids)
+    assert allows(compile(may_be_silent, tokenizer, ends), ids)
+    assert allows(compile(grammar, tokenizer, ends), ids) == (bool(calls) or is_visible(text))
 
 
 @pytest.mark.parametrize("name", WITH)

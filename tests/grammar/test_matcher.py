@@ -80,7 +80,8 @@ def test_written_calls_are_accepted_and_read_back(
     )
     sent = Message(text, text if thinking else "", calls)
     prompt = FMT.write(sent, thinking=thinking)
-    assert allows(constraint(small_tokenizer, thinking=thinking, strict=strict), prompt.ids(small_tokenizer))
+    made_of = constraint(small_tokenizer, thinking=thinking, strict=strict)
+    assert allows(made_of, prompt.ids(small_tokenizer)) == sent.says_something
     reader = FMT.reader(TOOLS, thinking=thinking, tokenizer=small_tokenizer)
     assert dovetail.fold([*reader.feed("", prompt.ids(small_tokenizer)), *reader.finish()]) == sent
 

@@ -76,6 +76,7 @@ _CALLS_OF_HARMONY = [it for it, message in VALID.items() if message.calls and "t
 
 #: (outputs, formats, (do we take it, does xgrammar's own tag), why).
 DIFFERENCES: list[tuple[list[str], str, tuple[bool, bool], str]] = [
+    (["nothing"], " ".join(MODEL_TAGS), (False, True), "an answer says something"),
     (["a number for a string"], _TYPES_FROM_THE_SCHEMA, (True, True), "it is the string of these digits"),
     (["two calls", "text and two calls"], "harmony", (False, False), "the end of a call is the end of the turn"),
     (_CALLS_OF_HARMONY, "harmony", (True, False), "its tag has no space behind the recipient; the model's library has"),

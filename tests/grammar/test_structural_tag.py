@@ -32,8 +32,10 @@ from dovetail.grammar import (
     Maybe,
     Node,
     OtherName,
+    Regex,
     Repeat,
     TextUntil,
+    VisibleText,
 )
 from dovetail.grammar.matcher import compile
 from dovetail.tokens import Tokenizer
@@ -86,7 +88,7 @@ class Both:
     def __init__(self, grammar: Grammar, tokenizer: Tokenizer, ends: tuple[int, ...], *, hidden: bool = True) -> None:
         self.ends = ends
         self.first = compile(grammar, tokenizer, ends)
-        tag = json.dumps(grammar.structural_tag(tokenizer.control))
+        tag = json.dumps(grammar.structural_tag(tokenizer.control, tokenizer.blanks))
         # Engines read a tag before they have a tokenizer.
         xgrammar.Grammar.from_structural_tag(tag)
         self.second = xgrammar.GrammarMatcher(compiler(tokenizer, ends, hidden).compile_structural_tag(tag))
@@ -152,6 +154,9 @@ A, B, SOME_TEXT, CALL = (
         Concat((SOME_TEXT, A, SOME_TEXT)),
         Concat((SOME_TEXT, Maybe(Concat((A, ExactText("a"), B))))),
         Concat((Maybe(Concat((SOME_TEXT, A))), SOME_TEXT)),
+        VisibleText(),
+        VisibleText(("<A>",)),
+        Choice((Concat((Maybe(Regex("[ ]+")), A)), Concat((VisibleText(), Maybe(A))))),
         Choice((A, Concat((A, B)), ExactText("ab"))),
         Repeat(CALL),
         Concat((Repeat(CALL), B)),
@@ -178,7 +183,7 @@ A, B, SOME_TEXT, CALL = (
 )
 def test_both_writers_of_every_node_allow_the_same(root: Node) -> None:
     """Every short sequence of tokens, as far as a library accepts it."""
-    tokens = [*(SMALL.encode(text)[0] for text in ("a", "b", "ab", "<A>", "0", "1", '"')), *SMALL.control.values()]
+    tokens = [*(SMALL.encode(text)[0] for text in ("a", "b", "ab", "<A>", "0", "1", '"', " ")), *SMALL.control.values()]
     end = SMALL.control["<end>"]
     both = Both(Grammar(root), SMALL, (end,))
     accepted = 0
@@ -370,7 +375,7 @@ def test_masks_do_not_depend_on_grammars_compiled_before(name: str) -> None:
     for thinking, strict, choice in product((True, False), ("names", "schema"), ("auto", "required", NAMED)):
         grammar = fmt.grammar(TOOLS, thinking=thinking, strict=strict, tool_choice=choice)
         assert grammar is not None
-        tag = json.dumps(grammar.structural_tag(tokenizer.control))
+        tag = json.dumps(grammar.structural_tag(tokenizer.control, tokenizer.blanks))
         both = [xgrammar.GrammarMatcher(each.compile_structural_tag(tag)) for each in (cached, forgets)]
         masks = [xgrammar.allocate_token_bitmask(1, tokenizer.vocab_size) for _ in both]
         for _ in range(60):

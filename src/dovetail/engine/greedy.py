@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 
 from torch import Tensor
 
-from dovetail.completion import Constraint
+from dovetail.completion import Constraint, GuardedConstraint
 from dovetail.engine.masks import constraint_failed, likeliest, take
 from dovetail.errors import EngineError, guarded
 
@@ -28,6 +28,8 @@ class GreedyConstraint:
         self._drafts = drafts
         self.drafts, self._taken = take(constraint, drafts, vocab_size)
         self.error: EngineError | None = None
+        #: How many tokens the guard of the constraint refused.
+        self.guarded = 0
 
     def forget(self) -> None:
         """Choose nothing in this step, and leave the constraint as it was before the window."""
@@ -55,14 +57,24 @@ class GreedyConstraint:
             if token != draft or row >= self._taken:
                 self._back_to(row)
                 if not self._constraint.advance(token):
-                    token = likeliest(self._constraint, logits[row])
-                    if not self._constraint.advance(token):
-                        raise EngineError(f"the constraint refused token {token}, which its own mask allowed")
+                    token = self._masked(logits[row])
                 self._taken = row + 1
             new.append(token)
             if token != draft or token in ends:
                 break
         self._back_to(len(new))
+
+    def _masked(self, logits: Tensor) -> int:
+        """The likeliest token that the constraint takes, and which it has taken."""
+        token = likeliest(self._constraint, logits)
+        if self._constraint.advance(token):
+            return token
+        if isinstance(self._constraint, GuardedConstraint):
+            self.guarded += 1
+            token = likeliest(self._constraint, logits, under_guard=True)
+            if self._constraint.advance(token):
+                return token
+        raise EngineError(f"the constraint refused token {token}, which its own mask allowed")
 
     def _back_to(self, count: int) -> None:
         """Roll the constraint back to the first `count` tokens of this window."""

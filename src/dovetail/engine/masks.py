@@ -17,12 +17,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from dovetail.completion import Constraint
+from dovetail.completion import Constraint, GuardedConstraint
 from dovetail.errors import EngineError, guarded
 
 # For each byte of a mask, eight booleans in one number of eight bytes, true where the token is refused. 64 masks of
@@ -40,14 +40,23 @@ class MaskEntry:
     - `rows`: from how many rows a token may be drawn, known after `fill`: one more than `taken`, or fewer where the
       constraint is at a dead end or fails. If the target gets there too, the error shows there.
     - `error`: why the request has to end, known after `fill`.
+    - `guard`: the constraint, if it has a guard. `guarded`: by row, what the guard allows where the mask of that row is
+      the one without the guard.
     """
 
     constraint: Constraint
     drafts: int
     taken: int
     slot: int
+    guard: GuardedConstraint | None = None
+    guarded: dict[int, bytes] = field(default_factory=dict)
     rows: int = 0
     error: EngineError | None = None
+
+    def refuses(self, row: int, token: int) -> bool:
+        """Whether the guard refuses a token that was drawn at a row of the window."""
+        mask = self.guarded.get(row)
+        return mask is not None and not mask[token // 8] >> token % 8 & 1
 
 
 class MaskRows:
@@ -81,7 +90,9 @@ class MaskRows:
         This advances the constraint by the drafts that it accepts; `fill` must follow, which rolls it back.
         """
         count, taken = take(constraint, drafts, self._vocab_size)
-        entry = MaskEntry(constraint, count, taken, len(self._logit_rows))
+        # Where a draft was refused, the token is drawn from what remains of it, under the guard.
+        guard = constraint if count == len(drafts) and isinstance(constraint, GuardedConstraint) else None
+        entry = MaskEntry(constraint, count, taken, len(self._logit_rows), guard)
         self._entries.append(entry)
         self._logit_rows += range(logit_row, logit_row + count + 1)
         return entry
@@ -109,6 +120,12 @@ class MaskRows:
             rows = torch.tensor(self._logit_rows)
             logits[rows] = logits[rows].masked_fill_(self._refused, -math.inf)
 
+    def under_guard(self, entry: MaskEntry, row: int, logits: Tensor) -> Tensor:
+        """`logits` [1, vocab] of a row of the window without the tokens that the guard refuses."""
+        bits = torch.frombuffer(bytearray(entry.guarded[row]), dtype=torch.uint8).int()
+        refused = torch.index_select(_REFUSED, 0, bits).view(torch.bool)
+        return logits.masked_fill(refused[: self._vocab_size], -math.inf)
+
     def _fill(self, entry: MaskEntry) -> None:
         """Fill the rows of one window, from the last to the first.
 
@@ -120,12 +137,15 @@ class MaskRows:
         for i in range(entry.taken, -1, -1):
             row = rows[i * self._size : (i + 1) * self._size]
             failure: EngineError | None = None
-            row[:] = self._nothing
+            row[:] = strict = self._nothing
             try:
                 guarded(entry.constraint.fill, row)
+                strict = row.tobytes()
+                if entry.guard is not None and guarded(entry.guard.fill_unguarded, row):
+                    entry.guarded[i] = strict
             except Exception as error:
                 failure = constraint_failed(error)
-            if failure is not None or row.tobytes() == self._nothing:
+            if failure is not None or strict == self._nothing:
                 row[:] = self._everything
                 entry.rows = i
                 if i == 0:
@@ -156,8 +176,8 @@ def take(constraint: Constraint, drafts: Sequence[int], vocab_size: int) -> tupl
     return count, taken
 
 
-def likeliest(constraint: Constraint, logits: Tensor) -> int:
-    """The likeliest token by `logits` [vocab] that `constraint` allows.
+def likeliest(constraint: Constraint, logits: Tensor, *, under_guard: bool = False) -> int:
+    """The likeliest token by `logits` [vocab] that `constraint` allows, or allows but for its guard, if it has one.
 
     Raises `EngineError` where it allows none, and what the constraint raises.
     """
@@ -168,6 +188,8 @@ def likeliest(constraint: Constraint, logits: Tensor) -> int:
         raise entry.error
     allowed = logits.clone().unsqueeze(0)
     masks.apply(allowed)
+    if under_guard and entry.guarded:
+        allowed = masks.under_guard(entry, 0, allowed)
     return int(allowed.argmax())
 
 

@@ -21,7 +21,7 @@ from dovetail.engine.models.base import ForwardBatch, Model, collate
 from dovetail.engine.overlap import Overlap
 from dovetail.engine.parallel.group import RankLost
 from dovetail.engine.request import Request
-from dovetail.engine.sampling import logprobs, probabilities
+from dovetail.engine.sampling import draw, logprobs, probabilities
 from dovetail.engine.scheduler import ScheduledRequest, Scheduler
 from dovetail.engine.verify import verify_greedy, verify_sampled
 from dovetail.errors import EngineError, guarded
@@ -68,6 +68,7 @@ class Window:
     - `masks`: what the constraint allows, for a sampled request; `greedy`: the constraint of a greedy request.
     - `raw_logits`: the window's rows before penalties and masks, for a request that wants log probabilities.
     - `finite`: whether the model computed finite numbers for the first row.
+    - `guarded`: how many drawn tokens the guard of the constraint refused.
     """
 
     request: Request
@@ -84,6 +85,7 @@ class Window:
     reported: tuple[int, ...] | None = None
     raw_logits: Tensor | None = None
     finite: bool = True
+    guarded: int = 0
 
     def cut(self, row: int) -> None:
         """Drop the drafts from row `row` (1 or later) on, and draw nothing from that row."""
@@ -144,7 +146,7 @@ class StepLoop:
                 self.masks.seconds + self.scheduler.seconds,
             )
             self._shape(windows, logits)
-            for window, new, own in zip(windows, _verify(windows, logits), features, strict=True):
+            for window, new, own in zip(windows, _verify(windows, logits, self.masks), features, strict=True):
                 start = window.request.computed
                 outcomes += self._postprocess(window, new)
                 if (count := window.request.computed - start) and window.request.draft_tokens:
@@ -307,8 +309,9 @@ class StepLoop:
         accepted = min(accepted, len(taken))
         scores, request.scores = () if request.scores is None else request.scores.entries(), None
         counts = window.proposed, accepted
+        refused = window.guarded if window.greedy is None else window.greedy.guarded
         batch = TokenBatch(
-            tuple(taken), finish, *counts, entries, cached, window.forced, scores, drafts=window.reported
+            tuple(taken), finish, *counts, entries, cached, window.forced, scores, window.reported, refused
         )
         return [(request.id, batch), *failed] if taken else failed
 
@@ -356,7 +359,7 @@ def _advance(constraint: Constraint, tokens: Sequence[int]) -> tuple[int, Engine
     return len(tokens), None
 
 
-def _verify(windows: Sequence[Window], logits: Tensor) -> list[list[int]]:
+def _verify(windows: Sequence[Window], logits: Tensor, masks: MaskRows) -> list[list[int]]:
     """The new tokens of each window: its accepted drafts and one more; none for a window inside a prompt."""
     best: list[int] = []
     if any(window.request.greedy and window.logit_row is not None for window in windows):
@@ -373,5 +376,12 @@ def _verify(windows: Sequence[Window], logits: Tensor) -> list[list[int]]:
             new.append(verify_greedy(best[window.rows], window.drafts))
         else:
             target = probabilities(logits[window.rows], request.sampling)
-            new.append(verify_sampled(target, window.drafts, window.draft_probs, request.generator))
+            drawn = verify_sampled(target, window.drafts, window.draft_probs, request.generator)
+            row = len(drawn) - 1
+            kept = window.open_ended or row < len(window.drafts)
+            if kept and window.masks is not None and window.masks.refuses(row, drawn[row]):
+                window.guarded = 1
+                allowed = masks.under_guard(window.masks, row, logits[window.rows][row : row + 1])
+                drawn[row] = draw(probabilities(allowed, request.sampling)[0], request.generator)
+            new.append(drawn)
     return new

@@ -416,6 +416,7 @@ class Format(ABC):
         thinking: bool = True,
         parallel_tool_calls: bool = True,
         response_format: Any = None,
+        silent: bool = False,
     ) -> Grammar | None:
         """The grammar of the answers that a request allows; None if it allows any text.
 
@@ -425,6 +426,7 @@ class Format(ABC):
         `tool_choice`, `parallel_tool_calls`, `response_format`: OpenAI's fields. They are enforced at any level,
         together with the names. With a `response_format`, an answer is calls or content of that format.
         `thinking`: whether the answer may begin with reasoning; see `may_reason`.
+        `silent`: whether the answer may end without a call and without a character of content that a reader can see.
 
         Raises `InvalidRequest` naming the field for a value that does not have OpenAI's shape, and for a choice of a
         tool that the request does not have.
@@ -436,6 +438,7 @@ class Format(ABC):
             thinking=thinking,
             parallel_tool_calls=parallel_tool_calls,
             response_format=response_format,
+            silent=silent,
         )
 
     @functools.cached_property

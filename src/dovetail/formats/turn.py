@@ -76,11 +76,12 @@ class Turn:
         """Whether the answer is plain text, without tools and a response format."""
         return not self.tools and not self.structured and self.tool_choice in (None, "auto", "none")
 
-    def grammar(self, strict: Strict = "schema") -> Grammar | None:
+    def grammar(self, strict: Strict = "schema", *, silent: bool = False) -> Grammar | None:
         """The grammar of the answer; None if it allows any text.
 
         `strict`: what is enforced for tools without a `strict` of their own; see `Format.grammar`. A turn without tools
         gets a grammar too: it keeps a call from beginning.
+        `silent`: whether the answer may end without saying anything. One that goes on from content has said something.
 
         Raises `InvalidRequest` naming the field for a value that does not have OpenAI's shape, for a choice of a tool
         that the request does not have, and where the answer is constrained and cannot go on from this prompt;
@@ -93,6 +94,7 @@ class Turn:
             thinking=self.may_reason,
             parallel_tool_calls=self.parallel_tool_calls,
             response_format=self.response_format,
+            silent=silent or (self.continues and not self.left_open),
         )
         if grammar is None or self._follows(grammar):
             return grammar

@@ -20,6 +20,7 @@ from dovetail.grammar.nodes import (
     RuleRef,
     Rules,
     TextUntil,
+    VisibleText,
 )
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "RuleRef",
     "Rules",
     "TextUntil",
+    "VisibleText",
 ]

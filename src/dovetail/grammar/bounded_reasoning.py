@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dovetail.grammar.guard import Guarded
 from dovetail.grammar.matcher import Matcher
 from dovetail.tokens import Tokenizer
 
@@ -39,7 +40,7 @@ class BoundedReasoning:
     """
 
     def __init__(
-        self, matcher: Matcher | None, tokenizer: Tokenizer, markers: Markers, budget: int, *, left_open: bool
+        self, matcher: Matcher | Guarded | None, tokenizer: Tokenizer, markers: Markers, budget: int, *, left_open: bool
     ) -> None:
         self._matcher = matcher
         self._tokenizer = tokenizer
@@ -57,7 +58,7 @@ class BoundedReasoning:
         """As `another`, with `Matcher.apart`."""
         return self._with(self._matcher.apart() if self._matcher else None)
 
-    def _with(self, matcher: Matcher | None) -> BoundedReasoning:
+    def _with(self, matcher: Matcher | Guarded | None) -> BoundedReasoning:
         return BoundedReasoning(matcher, self._tokenizer, self._markers, self._budget, left_open=self._states[0].open)
 
     def fill(self, row: memoryview) -> None:
@@ -70,6 +71,10 @@ class BoundedReasoning:
             self._matcher.fill(row)
         else:
             row.cast("B")[:] = b"\xff" * row.nbytes
+
+    def fill_unguarded(self, row: memoryview) -> bool:
+        """See `GuardedConstraint.fill_unguarded`."""
+        return isinstance(self._matcher, Guarded) and self._required is None and self._matcher.fill_unguarded(row)
 
     def advance(self, token: int) -> bool:
         if self._required not in (None, token) or (self._matcher is not None and not self._matcher.advance(token)):

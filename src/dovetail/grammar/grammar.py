@@ -5,7 +5,7 @@ The end of the turn is not part of a grammar: a model may end its turn wherever 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -42,17 +42,18 @@ class Grammar(msgspec.Struct, frozen=True):
         """
         return lark.write(self.root, control or {})
 
-    def structural_tag(self, control: Mapping[str, int] | None = None) -> dict[str, Any]:
+    def structural_tag(self, control: Mapping[str, int] | None = None, blanks: Sequence[int] = ()) -> dict[str, Any]:
         """The grammar for xgrammar (the default of vLLM and SGLang), as JSON data.
 
-        `control`: the ids of all the tokenizer's control tokens. Without them, the tag names the control tokens of the
-        grammar by their literals, and free text may contain any other. Raises `ValueError` if the grammar has a control
-        token that is not in `control`, and for the few families whose grammar needs the ids.
+        `control`: the ids of all the tokenizer's control tokens; `blanks`: `Tokenizer.blanks`. Without them, the tag
+        names the control tokens of the grammar by their literals, and free text may contain any other. Raises
+        `ValueError` if the grammar has a control token that is not in `control`, and for the few families whose grammar
+        needs the ids.
         """
         if control is None:
             literals = sorted({node.literal for node in self._nodes() if isinstance(node, ControlToken)})
             return structural_tag.write(self.root, dict(zip(literals, literals, strict=True)))
-        return structural_tag.write(self.root, control)
+        return structural_tag.write(self.root, control, blanks)
 
     def unenforced(self, writer: Writer) -> Iterator[tuple[str, str]]:
         """What the grammar of a writer does not enforce, or only in part, each once: a field of the request, and the

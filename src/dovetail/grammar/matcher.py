@@ -104,6 +104,11 @@ class Matcher:
         self._tokens.append(token)
         return True
 
+    @property
+    def may_end(self) -> bool:
+        """Whether the turn may end here, or has ended."""
+        return self._ended or self._matcher.is_accepting()
+
     def rollback(self, count: int) -> None:
         if count and self._ended:
             self._ended = False

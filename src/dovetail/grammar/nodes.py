@@ -25,6 +25,15 @@ class FreeText(msgspec.Struct, frozen=True, tag=True):
     """Any text in ordinary tokens, or none. It contains no control token, so the next control token ends it."""
 
 
+class VisibleText(msgspec.Struct, frozen=True, tag=True):
+    """Text in ordinary tokens with at least one character that a reader can see (`events.is_visible`).
+
+    The text contains no string of `without`, each of which starts with `<` and has no other `<` and no new line.
+    """
+
+    without: tuple[str, ...] = ()
+
+
 class TextUntil(msgspec.Struct, frozen=True):
     """Any text in ordinary tokens, or none, then `end`. `TextUntil("</p>", without=("</p>",))` allows `Paris</p>`.
 
@@ -165,6 +174,7 @@ Node = (
     ExactText
     | ControlToken
     | FreeText
+    | VisibleText
     | TextUntil
     | OtherName
     | Index

@@ -8,6 +8,8 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dovetail.events import INVISIBLE
+
 #: A regex in pieces: escapes, classes and single characters. `_WORD` has repetitions and the openings of groups too.
 _PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 _WORD = re.compile(
@@ -31,6 +33,7 @@ _OPERATORS = frozenset("^$|()?*+{}")
 #: The characters of a name, as a class without its brackets.
 NAME = "A-Za-z0-9_.\\-"
 _MAX_NAME = 64
+_ANYTHING = r"[\s\S]*"
 _ALL = frozenset(string.ascii_letters + string.digits + "_.-")
 
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
@@ -159,17 +162,33 @@ def without(words: tuple[str, ...]) -> str:
     else. Other words raise `ValueError`.
     """
     if not words:
-        return r"[\s\S]*"
+        return _ANYTHING
     letter = words[0][0]
     if letter.isalpha() and all(len(word) > 1 and word.rfind(letter) == 0 for word in words):
         return f"[^{letter}]*(?:{letter}{_not_begun_by((word[1:] for word in words), letter)})*"
+    return f"[^\\n<]*{_after_text(words)}"
+
+
+def visible(without: tuple[str, ...]) -> str:
+    """A regex of the texts with a character that a reader can see, and with none of the words in `without`.
+
+    Each word begins with `<` and has no other `<` and no new line. Other words raise `ValueError`.
+    """
+    if not without:
+        return f"[{INVISIBLE}]*[^{INVISIBLE}]{_ANYTHING}"
+    tag = f"<{_not_begun_by(word[1:] for word in without)}"
+    return f"[{INVISIBLE}]*(?:[^{INVISIBLE}<][^\\n<]*|{tag}){_after_text(without)}"
+
+
+def _after_text(words: tuple[str, ...]) -> str:
+    """What may follow text without `<` and new lines, in a text that contains none of `words`."""
     anywhere = [word[1:] for word in words if word.startswith("<")]
     in_front = [word[2:] for word in words if word.startswith("\n<")]
     if len(anywhere) + len(in_front) < len(words) or any({*word} & {"<", "\n"} for word in anywhere + in_front):
         raise ValueError("a word to exclude has to begin with '<', or with a new line and '<'")
     inside = f"(?:<{_not_begun_by(anywhere)})*"
     line = f"(?:(?:[^\\n<]+|<{_not_begun_by(anywhere + in_front)}){inside})?"
-    return f"[^\\n<]*{inside}(?:\\n{line})*"
+    return f"{inside}(?:\\n{line})*"
 
 
 def _not_begun_by(words: Iterable[str], stops: str = r"\n<") -> str:

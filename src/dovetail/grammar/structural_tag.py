@@ -11,7 +11,7 @@ so the control token `<think>` may be written as text, unless the engine hides c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dovetail.grammar import ebnf, numbers, patterns, tag_schema
@@ -34,6 +34,7 @@ from dovetail.grammar.nodes import (
     RuleRef,
     Rules,
     TextUntil,
+    VisibleText,
 )
 
 #: What xgrammar refuses in a regex: boundaries, character properties, look-arounds and named groups.
@@ -45,12 +46,16 @@ _SPACE = {"max_whitespace_cnt": 33}
 _NOTHING = {"type": "grammar", "grammar": 'root ::= root "x"\n'}
 
 
-def write(root: Node, control: Mapping[str, int | str]) -> dict[str, Any]:
+def write(root: Node, control: Mapping[str, int | str], blanks: Sequence[int] = ()) -> dict[str, Any]:
     """The tag, as JSON data. `control`: the ids of all the tokenizer's control tokens, or their literals.
+    `blanks`: the ids of the tokens that show nothing, if they are known.
 
     Raises `ValueError` for a control token without an id.
     """
-    return {"type": "structural_tag", "format": _sequence(_optional(_all_tokens(control)), _format(root, control))}
+    return {
+        "type": "structural_tag",
+        "format": _sequence(_optional(_all_tokens(control)), _format(root, control, blanks)),
+    }
 
 
 def _all_tokens(control: Mapping[str, int | str]) -> dict[str, Any]:
@@ -61,10 +66,10 @@ def _all_tokens(control: Mapping[str, int | str]) -> dict[str, Any]:
     (tests/grammar/test_xgrammar_cache.py).
     """
     tokens = [{"type": "token", "token": token} for token in sorted(control.values())]
-    return _sequence(_NOTHING, *tokens, _format(FreeText(), control))
+    return _sequence(_NOTHING, *tokens, _format(FreeText(), control, ()))
 
 
-def _format(node: Node, control: Mapping[str, int | str]) -> dict[str, Any]:
+def _format(node: Node, control: Mapping[str, int | str], blanks: Sequence[int]) -> dict[str, Any]:
     match node:
         case ExactText(text):
             return {"type": "const_string", "value": text}
@@ -74,6 +79,13 @@ def _format(node: Node, control: Mapping[str, int | str]) -> dict[str, Any]:
             return {"type": "token", "token": control[literal]}
         case FreeText():
             return {"type": "any_tokens", "exclude_tokens": sorted(control.values())}
+        case VisibleText(()) if blanks:
+            # A text format would read a control token as the characters that it spells.
+            others = {"type": "exclude_token", "exclude_tokens": [*sorted(control.values()), *blanks]}
+            any_text = _format(FreeText(), control, blanks)
+            return _sequence(any_text, others, any_text)
+        case VisibleText(without):
+            return {"type": "regex", "pattern": patterns.visible(without)}
         case Index():
             return {"type": "regex", "pattern": "0|[1-9][0-9]{0,8}"}
         case TextUntil():
@@ -91,20 +103,20 @@ def _format(node: Node, control: Mapping[str, int | str]) -> dict[str, Any]:
             return {"type": "grammar", "grammar": ebnf.write(node, control)}
         case ClientText(text, otherwise, end=end):
             if not enforces(node):
-                return _format(otherwise, control)
-            return _format(Concat((text, ExactText(end))) if end else text, control)
+                return _format(otherwise, control, blanks)
+            return _format(Concat((text, ExactText(end))) if end else text, control, blanks)
         case Loosened(item) | OtherSyntax(item):
-            return _format(item, control)
+            return _format(item, control, blanks)
         case Choice() | Concat() | Maybe() | Repeat() if (whole := _regular(node)) is not None:
             return {"type": "regex", "pattern": whole}
         case Choice(options):
-            return _choice([_format(option, control) for option in options])
+            return _choice([_format(option, control, blanks) for option in options])
         case Concat(items):
-            return _sequence(*(_format(item, control) for item in items or (ExactText(""),)))
+            return _sequence(*(_format(item, control, blanks) for item in items or (ExactText(""),)))
         case Maybe(item):
-            return _optional(_format(item, control))
+            return _optional(_format(item, control, blanks))
         case Repeat(item, least, most):
-            repeated: dict[str, Any] = {"content": _format(item, control)}
+            repeated: dict[str, Any] = {"content": _format(item, control, blanks)}
             if most is not None or least > 1:
                 return repeated | {"type": "repeat", "min": least, "max": -1 if most is None else most}
             return repeated | {"type": "plus" if least else "star"}

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dovetail.errors import LibraryPanic, RenderError, guarded
+from dovetail.events import is_visible
 from dovetail.tokens.prompt import CUT, TokenSpan
 
 
@@ -49,6 +50,13 @@ class Tokenizer(ABC):
     def longest_token(self) -> int:
         """The most bytes of one token. A text of n bytes has at least ``n / longest_token`` tokens."""
         return max(len(self.token_bytes(token)) for token in range(self.vocab_size))
+
+    @functools.cached_property
+    def blanks(self) -> tuple[int, ...]:
+        """The ids of the tokens, except control tokens, whose characters a reader cannot see."""
+        ordinary = (token for token in range(self.vocab_size) if token not in self.control_literals)
+        texts = ((token, self.token_bytes(token).decode("utf-8", "replace")) for token in ordinary)
+        return tuple(token for token, text in texts if text and not is_visible(text))
 
     @functools.cached_property
     def _byte_cache(self) -> dict[int, bytes]:

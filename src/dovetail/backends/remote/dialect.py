@@ -13,7 +13,7 @@ from dovetail.backends.remote.errors import UNREADABLE
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch
 from dovetail.errors import EngineError, InvalidRequest
-from dovetail.grammar import Choice, Concat, FreeText, Grammar, Loosened, Node
+from dovetail.grammar import Choice, Concat, FreeText, Grammar, Loosened, Node, VisibleText
 
 #: The finish reasons of vLLM and SGLang that are no errors.
 FINISHES: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
@@ -129,7 +129,7 @@ def stop_token_ids(completion: Completion, vocabulary: Vocabulary) -> tuple[int,
 def _goes_on(node: Node) -> bool:
     """Whether `node` may go on after any text that it derives."""
     match node:
-        case FreeText():
+        case FreeText() | VisibleText(()):
             return True
         case Concat(items):
             return bool(items) and _goes_on(items[-1])
@@ -143,7 +143,7 @@ def _goes_on(node: Node) -> bool:
 def structural_tag(grammar: Grammar, vocabulary: Vocabulary) -> str:
     """The grammar as xgrammar's structural tag, in JSON. Raises `InvalidRequest` if it cannot be written."""
     with _constrained():
-        return msgspec.json.encode(grammar.structural_tag(vocabulary.control)).decode()
+        return msgspec.json.encode(grammar.structural_tag(vocabulary.control, vocabulary.blanks)).decode()
 
 
 def lark(grammar: Grammar, control: Mapping[str, int]) -> str:

@@ -16,11 +16,13 @@ from dovetail.tokens import Tokenizer
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """Token ids are below `size`. `eos_ids` end a turn. `control`: ids of the control tokens by literal."""
+    """Token ids are below `size`. `eos_ids` end a turn. `control`: ids of the control tokens by literal.
+    `blanks`: as in `Tokenizer`."""
 
     size: int
     eos_ids: tuple[int, ...]
     control: Mapping[str, int]
+    blanks: tuple[int, ...] = ()
 
 
 def read_vocabulary(target: Path, tokenizer: Tokenizer) -> Vocabulary:
@@ -34,4 +36,4 @@ def read_vocabulary(target: Path, tokenizer: Tokenizer) -> Vocabulary:
         )
     eos_ids = next(iter(read_eos_ids(target, text, whole)), ())
     check_eos_ids(target, eos_ids, size)
-    return Vocabulary(size, eos_ids, tokenizer.control)
+    return Vocabulary(size, eos_ids, tokenizer.control, tokenizer.blanks)

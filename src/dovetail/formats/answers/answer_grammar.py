@@ -9,9 +9,11 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dovetail.conversation import ResponseFormat, Tool, check_response_format, check_tools
 from dovetail.errors import InvalidRequest, RenderError
-from dovetail.events import Message
+from dovetail.events import INVISIBLE, Message
 from dovetail.formats.answers import call_envelope
 from dovetail.formats.answers.call_envelope import CallEnvelope, Family
 from dovetail.formats.answers.input_grammar import ClientGrammar
@@ -29,6 +31,7 @@ from dovetail.grammar import (
     Node,
     Regex,
     TextUntil,
+    VisibleText,
 )
 from dovetail.grammar.schemas import bounds
 from dovetail.grammar.schemas.repair import Budget
@@ -40,6 +43,32 @@ if TYPE_CHECKING:
 #: The beginning of text after required calls, without the characters with which calls begin. A model that wants to
 #: write text gets that far, and then has to end its turn.
 TEXT_AFTER_CALLS = Regex(r"[^<>\[\]{},;]{1,24}")
+
+
+_BLANKS = Regex(f"[{INVISIBLE}]+")
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a request asks of an answer.
+
+    `tools`: the tools that may be called, by index in the request; their `parameters` are what is enforced.
+    `others`: the names of the tools that may not be called.
+    `required`: whether the answer has to be a call. `parallel`: whether it may have several.
+    `thinking`: whether it may begin with reasoning.
+    `silent`: whether it may end without a call and without a character of content that a reader can see.
+    """
+
+    thinking: bool
+    silent: bool
+    tools: Mapping[int, Tool] = {}
+    others: Sequence[str] = ()
+    required: bool = False
+    parallel: bool = True
+
+    @property
+    def text(self) -> Node:
+        """Text that may be the whole answer."""
+        return FreeText() if self.silent else VisibleText()
 
 
 class AnswerGrammar:
@@ -56,6 +85,7 @@ class AnswerGrammar:
         thinking: bool,
         parallel_tool_calls: bool,
         response_format: Any,
+        silent: bool,
     ) -> Grammar | None:
         """See `Format.grammar`."""
         declared = check_tools(tools)
@@ -85,12 +115,12 @@ class AnswerGrammar:
             content = None if required else self.structured(requested)
             grammar = self.calls_or_structured(calls, content, thinking)
         elif tool_choice == "none":
-            return self.content_only(thinking)
+            return self.content_only(Asked(thinking, silent))
         elif not declared:
             return None
         else:
             others = [tool.name for i, tool in enumerate(declared) if i not in callable_tools]
-            grammar = self.answer(callable_tools, required, thinking, parallel, others)
+            grammar = self.answer(Asked(thinking, silent, callable_tools, others, required, parallel))
         if required and parallel and (after := self.after_calls()) is not None:
             grammar = Grammar(Concat((grammar.root, Maybe(after))))
         for tool, left_out in enforced.values():
@@ -100,20 +130,18 @@ class AnswerGrammar:
 
     # -- whole answers ------------------------------------------------------------------------------------------------
 
-    def answer(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> Grammar:
-        """Content, calls, or both; calls alone if they are `required`, because text before them might go on for ever.
-
-        `tools`: the tools that may be called, by index in the request; their `parameters` are what is enforced.
-        `others`: the names of the tools that may not be called.
-        """
-        section = self.calls(tools, parallel)
+    def answer(self, asked: Asked) -> Grammar:
+        """Content, calls, or both; calls alone if they are required, because text before them might go on for ever."""
+        section = self.calls(asked.tools, asked.parallel)
         opened, closed = self._wrapper()
-        if required:
-            return Grammar(Concat((*self._before_calls(thinking), *opened, section, *closed)))
-        after = call_envelope.after_text(self.content(), section, self.text_openers)
-        reasoning = self._reasoning_and_new_lines(thinking) if self.reader.answer else self.reasoning(thinking)
+        if asked.required:
+            return Grammar(Concat((*self._before_calls(asked.thinking), *opened, section, *closed)))
+        reasoning = self._reasoning(asked.thinking)
+        if asked.silent:
+            after = call_envelope.after_text(self.content(), section, self.text_openers)
+        else:
+            before, said = self.free_content(Maybe(_BLANKS)), self.answer_block(VisibleText(self.text_openers))
+            after = call_envelope.after_visible_text(before, said, section, self.text_openers)
         return Grammar(Concat((*reasoning, after, *closed)))
 
     def _wrapper(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
@@ -123,9 +151,9 @@ class AnswerGrammar:
         opener, closer = ExactText(self.reader.wrapper), ExactText(self.reader.wrapper_end)
         return (Maybe(Concat((opener, *_new_lines(1)))),), (*_new_lines(1), Maybe(closer))
 
-    def content_only(self, thinking: bool) -> Grammar:
-        reasoning = self._reasoning_and_new_lines(thinking) if self.reader.answer else self.reasoning(thinking)
-        return Grammar(Concat((*reasoning, self.free_content(FreeText()))))
+    def content_only(self, asked: Asked) -> Grammar:
+        content = self.free_content(asked.text) if asked.silent else self.answer_block(asked.text)
+        return Grammar(Concat((*self._reasoning(asked.thinking), content)))
 
     def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
         """Calls or content of a response format, with no other text. None: the answer cannot be that.
@@ -154,6 +182,10 @@ class AnswerGrammar:
                 return _new_lines(before)
             case nodes:
                 return (*nodes, *after)
+
+    def _reasoning(self, thinking: bool) -> tuple[Node, ...]:
+        """The reasoning block, with the new lines after it unless they may be content."""
+        return self._reasoning_and_new_lines(thinking) if self.reader.answer else self.reasoning(thinking)
 
     def _reasoning_and_new_lines(self, thinking: bool) -> tuple[Node, ...]:
         """The reasoning block with the new lines after it."""

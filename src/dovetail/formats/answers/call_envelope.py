@@ -173,6 +173,17 @@ def after_text(text: Node, section: Node, without: tuple[str, ...] = ()) -> Node
     return Concat((text, Maybe(section)))
 
 
+def after_visible_text(before: Node, said: Node, section: Node, without: tuple[str, ...]) -> Node:
+    """As `after_text`, for an answer that says something: a section, or text that is `said` and perhaps a section.
+
+    `before`: what may stand in front of a section in place of such text.
+    """
+    match section:
+        case Concat((ExactText(end), *rest)):
+            return Choice((said, Concat((TextUntil(end, without if end in without else ()), *rest))))
+    return Choice((Concat((before, section)), Concat((said, Maybe(section)))))
+
+
 def _opener(head: str, text_openers: tuple[str, ...]) -> str:
     """The one of `text_openers` with which `head` begins. Raises `NoGrammarError` if there is none."""
     opener = next(filter(head.startswith, text_openers), None)

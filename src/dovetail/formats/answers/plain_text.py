@@ -10,12 +10,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
+from dovetail.events import INVISIBLE
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node, Regex, Repeat, TextUntil
 from dovetail.grammar.patterns import quoted
 
 #: Whitespace, as the inside of a regex's character class.
 BLANK = r" \t\r\n\f"
+#: What a reader cannot see.
+BLANKS = Regex(f"[{INVISIBLE}]+")
 #: How many first characters of a marker text may not contain: `</thi` is no HTML. The whole marker would cost xgrammar,
 #: which computes a mask for each state, half a second more per marker.
 _FORBIDDEN = 5
@@ -52,10 +55,13 @@ class PlainTextAnswers(AnswerGrammar):
 
 
 def text(first: Iterable[Node], more: Iterable[Node]) -> Node:
-    """Text of at least one character: whitespace, then one of `first`, then any number of `more`."""
-    blank = Regex(f"[{BLANK}]+")
-    begun = Concat((Maybe(blank), Choice(tuple(first)), Repeat(Choice(tuple(more)), 0)))
-    return Choice((begun, blank))
+    """Text that a reader can see: perhaps `BLANKS`, then one of `first`, then any number of `more`."""
+    return Concat((Maybe(BLANKS), Choice(tuple(first)), Repeat(Choice(tuple(more)), 0)))
+
+
+def perhaps(text: Node) -> Node:
+    """`text`, or nothing that a reader can see."""
+    return Maybe(Choice((text, BLANKS)))
 
 
 def stops(marks: Iterable[str], *more: str) -> str:
@@ -73,8 +79,8 @@ def pieces(marks: Sequence[str], stops: str) -> list[Node]:
 
 
 def words(stops: str, not_first: str = "") -> Regex:
-    """Text up to the next of `stops` that begins with neither whitespace nor one of `not_first`."""
-    return Regex(f"[^{BLANK}{in_class(stops + not_first)}][^{in_class(stops)}]*")
+    """Text up to the next of `stops` that begins with a character that a reader can see, and none of `not_first`."""
+    return Regex(f"[{INVISIBLE}]*[^{INVISIBLE}{in_class(stops + not_first)}][^{in_class(stops)}]*")
 
 
 def after_blanks(stops: str, unlike: Iterable[str]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from dovetail.conversation import Tool
 from dovetail.formats.answers import call_envelope, plain_text
-from dovetail.formats.answers.answer_grammar import TEXT_AFTER_CALLS, AnswerGrammar
+from dovetail.formats.answers.answer_grammar import TEXT_AFTER_CALLS, AnswerGrammar, Asked
 from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node, Regex, Repeat
 from dovetail.reading.json_calls import JsonCallReader
@@ -36,15 +36,14 @@ class BareAnswers(plain_text.PlainTextAnswers):
     #: Ordinary text that may end calls after the marker.
     end = ""
 
-    def answer(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> Grammar:
+    def answer(self, asked: Asked) -> Grammar:
         text = self._text()
-        marker = Concat((*(() if required else (Maybe(text),)), *self._marker()))
-        before = Maybe(marker if required else Choice((marker, _BLANK))) if self.bare else marker
-        calls = Concat((before, self.calls(tools, parallel), *self._end()))
-        answer = calls if required else Choice((calls, Maybe(text)))
-        return Grammar(Concat((*self.reasoning(thinking), answer)))
+        marker = Concat((*(() if asked.required else (plain_text.perhaps(text),)), *self._marker()))
+        before = Maybe(marker if asked.required else Choice((marker, _BLANK))) if self.bare else marker
+        calls = Concat((before, self.calls(asked.tools, asked.parallel), *self._end()))
+        said = plain_text.perhaps(text) if asked.silent else text
+        answer = calls if asked.required else Choice((calls, said))
+        return Grammar(Concat((*self.reasoning(asked.thinking), answer)))
 
     def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
         called = []

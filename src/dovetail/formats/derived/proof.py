@@ -301,7 +301,7 @@ class _Grammar:
 
         self._tokenizer = _Bytes([*dict.fromkeys((*fmt.reader_type.controls, *fmt.end_of_turn))])
         ends = tuple(self._tokenizer.control[end] for end in fmt.end_of_turn)
-        grammar = fmt.grammar(TOOLS, thinking=False)
+        grammar = fmt.grammar(TOOLS, thinking=False, silent=True)
         assert grammar is not None
         vocabulary = matcher.Vocabulary(self._tokenizer, ends)
         self._matcher = matcher.Matcher(matcher.Compiled(vocabulary, grammar.lark(self._tokenizer.control)))

@@ -10,16 +10,16 @@ Source: the model's chat template.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from dovetail.conversation import Tool
 from dovetail.errors import InvalidRequest
-from dovetail.events import Content, Message, Reasoning
+from dovetail.events import INVISIBLE, Content, Message, Reasoning
 from dovetail.formats.answers import call_envelope
-from dovetail.formats.answers.answer_grammar import TEXT_AFTER_CALLS, AnswerGrammar
+from dovetail.formats.answers.answer_grammar import TEXT_AFTER_CALLS, AnswerGrammar, Asked
 from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.formats.base import Format, ReasoningBlock
-from dovetail.grammar import Choice, Concat, ExactText, FreeText, Grammar, Node, Regex, Repeat
+from dovetail.grammar import Choice, Concat, ExactText, Grammar, Node, Regex, Repeat
 from dovetail.reading import CallReader, Script
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE, Prose
@@ -29,8 +29,10 @@ from dovetail.tokens import Prompt, Segment
 NEXT, ALL = ">>>", "all"
 END = "<|eot_id|>"
 #: Text in which `>>>` begins no message, because there is a blank after it.
-_PIECES = r"(?:[^>]|>{1,2}[^>]|>{3,}[ \t\r\n])*"
+_ARROWS = r">{1,2}[^>]|>{3,}[ \t\r\n]"
+_PIECES = rf"(?:[^>]|{_ARROWS})*"
 _TEXT, _TEXT_BEFORE_CALLS = Regex(_PIECES + ">{0,2}"), Regex(_PIECES + NEXT)
+_VISIBLE_TEXT = Regex(rf"[{INVISIBLE}]*(?:(?:[^>{INVISIBLE}]|{_ARROWS}){_PIECES}>{{0,2}}|>{{1,2}})")
 #: How many characters longer than the longest tool's name a recipient may be.
 _MORE = 16
 
@@ -110,17 +112,15 @@ class FunctionaryReader(CallReader):
 
 
 class FunctionaryAnswers(AnswerGrammar):
-    def answer(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> Grammar:
-        calls = self.calls(tools, parallel)
-        if required:
+    def answer(self, asked: Asked) -> Grammar:
+        calls = self.calls(asked.tools, asked.parallel)
+        if asked.required:
             return Grammar(calls)
-        header = ExactText(f"{ALL}\n")
-        return Grammar(Choice((calls, Concat((header, _TEXT)), Concat((header, _TEXT_BEFORE_CALLS, calls)))))
+        header, text = ExactText(f"{ALL}\n"), _TEXT if asked.silent else _VISIBLE_TEXT
+        return Grammar(Choice((calls, Concat((header, text)), Concat((header, _TEXT_BEFORE_CALLS, calls)))))
 
-    def content_only(self, thinking: bool) -> Grammar:
-        return Grammar(Concat((ExactText(f"{ALL}\n"), FreeText())))
+    def content_only(self, asked: Asked) -> Grammar:
+        return Grammar(Concat((ExactText(f"{ALL}\n"), asked.text)))
 
     def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
         message = Concat((ExactText(f"{ALL}\n"), content)) if content else None

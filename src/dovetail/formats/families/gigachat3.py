@@ -12,15 +12,15 @@ end does not end the turn, because a call may follow. Source: the model's chat t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from dovetail.conversation import Tool
 from dovetail.events import Content, Message
 from dovetail.formats.answers import call_envelope
-from dovetail.formats.answers.answer_grammar import AnswerGrammar
+from dovetail.formats.answers.answer_grammar import AnswerGrammar, Asked
 from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
-from dovetail.grammar import Choice, Concat, ExactText, FreeText, Grammar, Maybe, Node
+from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node
 from dovetail.reading import Script
 from dovetail.reading.json_calls import JsonCallReader
 from dovetail.reading.json_text import WHITESPACE
@@ -95,15 +95,15 @@ _MAY_BE_NEXT_CALL = re.compile(
 
 
 class GigaChat3Answers(AnswerGrammar):
-    def answer(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> Grammar:
-        if required:
-            return Grammar(self.calls(tools, parallel))
-        return Grammar(Concat((FreeText(), Maybe(Concat((self.mark(NEXT), Maybe(self._call(tools))))))))
+    def answer(self, asked: Asked) -> Grammar:
+        calls = self.calls(asked.tools, asked.parallel)
+        if asked.required:
+            return Grammar(calls)
+        more = Maybe(Concat((self.mark(NEXT), Maybe(self._call(asked.tools)))))
+        return Grammar(Choice((calls, Concat((asked.text, more)))))
 
-    def content_only(self, thinking: bool) -> Grammar:
-        return Grammar(Concat((FreeText(), self._end())))
+    def content_only(self, asked: Asked) -> Grammar:
+        return Grammar(Concat((asked.text, self._end())))
 
     def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
         message = Concat((content, self._end())) if content else None

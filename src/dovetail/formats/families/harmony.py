@@ -18,7 +18,7 @@ import msgspec
 from dovetail.conversation import Tool
 from dovetail.events import Content, Message, Reasoning
 from dovetail.formats.answers import call_envelope
-from dovetail.formats.answers.answer_grammar import AnswerGrammar
+from dovetail.formats.answers.answer_grammar import AnswerGrammar, Asked
 from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock
 from dovetail.formats.families.harmony_prompt import (
     ANALYSIS,
@@ -530,14 +530,13 @@ def _patterns() -> _Patterns:
 class HarmonyAnswers(AnswerGrammar):
     """Every part of an answer is a message with a header."""
 
-    def answer(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> Grammar:
-        calls = self.calls(tools, parallel)
-        if required:
-            return self.calls_or_structured(calls, None, thinking)
+    def answer(self, asked: Asked) -> Grammar:
+        calls = self.calls(asked.tools, asked.parallel)
+        if asked.required:
+            return self.calls_or_structured(calls, None, asked.thinking)
         calling = Concat((Maybe(self._message(COMMENTARY)), calls))
-        return Grammar(Concat((*self.reasoning(thinking), Choice((calling, self._message(FINAL))))))
+        said = self._message(FINAL, asked.text)
+        return Grammar(Concat((*self.reasoning(asked.thinking), Choice((calling, said)))))
 
     def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
         """One call, whose end is the end of the turn. Its recipient comes after the channel, as in OpenAI's library, or
@@ -560,8 +559,8 @@ class HarmonyAnswers(AnswerGrammar):
     def after_calls(self) -> None:
         """None: the end of a call is the end of the turn."""
 
-    def content_only(self, thinking: bool) -> Grammar:
-        return Grammar(Concat((*self.reasoning(thinking), self._message(FINAL))))
+    def content_only(self, asked: Asked) -> Grammar:
+        return Grammar(Concat((*self.reasoning(asked.thinking), self._message(FINAL, asked.text))))
 
     def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
         final = self._message(FINAL, content) if content else None

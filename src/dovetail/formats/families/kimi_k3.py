@@ -12,10 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dovetail.conversation import Tool
 from dovetail.events import Content, Message, Reasoning
 from dovetail.formats.answers import call_envelope
-from dovetail.formats.answers.answer_grammar import AnswerGrammar
+from dovetail.formats.answers.answer_grammar import AnswerGrammar, Asked
 from dovetail.formats.base import EngineParsers, Format, Messages, Tools
 from dovetail.formats.declared.declared import parameters
 from dovetail.formats.families import kimi_k3_prompt
@@ -302,16 +301,15 @@ def _unescaped(value: str) -> str:
 class KimiK3Answers(AnswerGrammar):
     """Content is in tags, too."""
 
-    def answer(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> Grammar:
-        calls = self.calls(tools, parallel)
-        if required:
-            return self.calls_or_structured(calls, None, thinking)
-        return Grammar(Concat((*self.reasoning(thinking), FreeText(), Choice((calls, self._ending())))))
+    def answer(self, asked: Asked) -> Grammar:
+        reasoning, calls = self.reasoning(asked.thinking), self.calls(asked.tools, asked.parallel)
+        if asked.required:
+            return self.calls_or_structured(calls, None, asked.thinking)
+        text = Concat((asked.text, self._ending()))
+        return Grammar(Concat((*reasoning, Choice((Concat((FreeText(), calls)), text)))))
 
-    def content_only(self, thinking: bool) -> Grammar:
-        return Grammar(Concat((*self.reasoning(thinking), FreeText(), self._ending())))
+    def content_only(self, asked: Asked) -> Grammar:
+        return Grammar(Concat((*self.reasoning(asked.thinking), asked.text, self._ending())))
 
     def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
         response = content and Concat((content, self._ending()))

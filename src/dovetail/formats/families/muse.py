@@ -18,11 +18,22 @@ from typing import TypeAlias
 
 from dovetail.conversation import Tool
 from dovetail.events import Content, Message, Reasoning
-from dovetail.formats.answers.answer_grammar import TEXT_AFTER_CALLS
+from dovetail.formats.answers.answer_grammar import TEXT_AFTER_CALLS, Asked
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
 from dovetail.formats.declared.declared_answers import DeclaredAnswers
-from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, Grammar, Maybe, Node, Repeat
+from dovetail.grammar import (
+    Choice,
+    Concat,
+    ControlToken,
+    ExactText,
+    FreeText,
+    Grammar,
+    Maybe,
+    Node,
+    Repeat,
+    VisibleText,
+)
 from dovetail.reading import Script
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE
@@ -161,15 +172,16 @@ class MuseReader(TagReader):
 
 
 class MuseAnswers(DeclaredAnswers):
-    def answer(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> Grammar:
-        calls, content = self.calls(tools, parallel), _message(USER, self.content())
-        answer = calls if required else Choice((Concat((Maybe(Concat((*content, *_NEXT))), calls)), Concat(content)))
-        return Grammar(Concat((*self.reasoning(thinking), answer)))
+    def answer(self, asked: Asked) -> Grammar:
+        reasoning, calls = self.reasoning(asked.thinking), self.calls(asked.tools, asked.parallel)
+        if asked.required:
+            return Grammar(Concat((*reasoning, calls)))
+        calling = Concat((Maybe(Concat((*_message(USER, self.content()), *_NEXT))), calls))
+        said = self.content() if asked.silent else VisibleText(self.text_openers)
+        return Grammar(Concat((*reasoning, Choice((calling, Concat(_message(USER, said)))))))
 
-    def content_only(self, thinking: bool) -> Grammar:
-        return Grammar(Concat((*self.reasoning(thinking), *_message(USER, FreeText()))))
+    def content_only(self, asked: Asked) -> Grammar:
+        return Grammar(Concat((*self.reasoning(asked.thinking), *_message(USER, asked.text))))
 
     def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
         message = Concat(_message(USER, content)) if content else None

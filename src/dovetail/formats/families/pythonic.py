@@ -17,6 +17,7 @@ from dovetail.custom_tools import INPUT
 from dovetail.errors import InvalidRequest
 from dovetail.events import Call, Content, Message, Reasoning
 from dovetail.formats.answers import plain_text, value_grammar
+from dovetail.formats.answers.answer_grammar import Asked
 from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
 from dovetail.formats.declared import python_values
@@ -326,17 +327,17 @@ class PythonicAnswers(plain_text.PlainTextAnswers):
     def call_marker(self) -> str:
         return self.format.reader_type.around_calls[0]
 
-    def answer(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> Grammar:
-        text = self._text([*(tool.name for tool in tools.values()), *others])
-        calls = self.calls(tools, parallel)
+    def answer(self, asked: Asked) -> Grammar:
+        text = self._text([*(tool.name for tool in asked.tools.values()), *asked.others])
+        calls = self.calls(asked.tools, asked.parallel)
         opener, closer = self.format.reader_type.around_calls
         listed: Node = Concat((self.mark(opener), calls, Maybe(self.mark(closer))))
         if not self.format.always_marked:
             listed = Choice((Concat((Maybe(self.mark(TAG)), calls)), listed))
-        answer = (listed,) if required else (Maybe(text), Maybe(listed))
-        return Grammar(Concat((*self.reasoning(thinking), *answer)))
+        said = Concat((text, Maybe(listed)))
+        called = Concat((Maybe(plain_text.BLANKS), listed))
+        answer = listed if asked.required else Choice((called, plain_text.perhaps(said) if asked.silent else said))
+        return Grammar(Concat((*self.reasoning(asked.thinking), answer)))
 
     def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
         rules = PYTHON.anything()

@@ -10,11 +10,11 @@ writes `<|end|>` after content. Source: the model's chat template, and for `<|fl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dovetail.conversation import Tool
 from dovetail.events import Call, Message
+from dovetail.formats.answers.answer_grammar import Asked
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declared.declared import Declaration, DeclaredFormat, markup
 from dovetail.formats.declared.declared_answers import DeclaredAnswers
@@ -40,16 +40,15 @@ class SolarOpenReader(NamedCallReader):
 
 
 class SolarOpenAnswers(DeclaredAnswers):
-    def answer(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> Grammar:
-        calls = self.calls(tools, parallel)
-        if required:
-            return Grammar(Concat((*self.reasoning(thinking), calls)))
-        content, end = super().answer_block(FreeText()), self.mark(END)
+    def answer(self, asked: Asked) -> Grammar:
+        reasoning, calls = self.reasoning(asked.thinking), self.calls(asked.tools, asked.parallel)
+        if asked.required:
+            return Grammar(Concat((*reasoning, calls)))
+        content, end = super().answer_block(asked.text), self.mark(END)
+        said = Concat((content, Maybe(calls))), Concat((content, end))
         next_message = Concat((content, end, self.mark(BEGIN + ROLE), calls))
-        answer = Choice((Concat((Maybe(content), Maybe(calls))), Concat((content, end)), next_message))
-        return Grammar(Concat((*self.reasoning(thinking), answer)))
+        nothing = (Concat(()),) if asked.silent else ()
+        return Grammar(Concat((*reasoning, Choice((calls, *said, next_message, *nothing)))))
 
     def reasoning(self, thinking: bool) -> tuple[Node, ...]:
         block = self.mark(THINK), FreeText(), self.mark(END), self.mark(BEGIN + ROLE)

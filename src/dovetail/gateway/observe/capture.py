@@ -45,6 +45,7 @@ from dovetail.gateway.records.record import model_digest
 from dovetail.gateway.turn.logprobs import ContentLogprob
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.turn import Observer, PreparedTurn
+from dovetail.grammar.guard import Guarded
 from dovetail.grammar.matcher import Matcher
 from dovetail.tokens import Detokenizer, Tokenizer
 
@@ -302,7 +303,7 @@ def _text_segment(ids: Sequence[int], tokenizer: Tokenizer) -> PromptSegment:
 
 def _grammar(turn: PreparedTurn, tokenizer: Tokenizer) -> str | None:
     grammar, constraint = turn.grammar, turn.constraint
-    if isinstance(constraint, Matcher):
+    if isinstance(constraint, Matcher | Guarded):
         return _clean(constraint.lark)  # it was written for the library already
     return None if grammar is None else _clean(grammar.lark(tokenizer.control))
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from dovetail.errors import guarded
-from dovetail.grammar.bounded_reasoning import BoundedReasoning
-from dovetail.grammar.matcher import Matcher
+from dovetail.gateway.turn.turn import AnswerConstraint
 
 T = TypeVar("T")
 
@@ -50,8 +49,8 @@ class GrammarReplay:
     `constraint`: the one that the engine enforced, in any state. `vocab_size`: the number of token ids.
     """
 
-    def __init__(self, constraint: Matcher | BoundedReasoning, vocab_size: int, budget: MaskBudget) -> None:
-        self._constraint: Matcher | BoundedReasoning | None = constraint
+    def __init__(self, constraint: AnswerConstraint, vocab_size: int, budget: MaskBudget) -> None:
+        self._constraint: AnswerConstraint | None = constraint
         self._constraint = self._tried(lambda constraint: constraint.apart())
         self._row = bytearray(-(-vocab_size // 32) * 4)
         self._vocab_size = vocab_size
@@ -93,7 +92,7 @@ class GrammarReplay:
         if not self._tried(lambda constraint: constraint.advance(token)):
             self._constraint = None
 
-    def _tried(self, call: Callable[[Matcher | BoundedReasoning], T]) -> T | None:
+    def _tried(self, call: Callable[[AnswerConstraint], T]) -> T | None:
         """What `call` returns for the constraint; None without one, or if its library gives up, for good."""
         if self._constraint is None:
             return None

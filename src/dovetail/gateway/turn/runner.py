@@ -31,12 +31,13 @@ from dovetail.gateway.turn.raw_prompt import RawReader, ids_of, least_tokens, pr
 from dovetail.gateway.turn.streams import merge
 from dovetail.gateway.turn.tools import declared_tools, errors_about_tools, with_client_names
 from dovetail.gateway.turn.trace import Trace
-from dovetail.gateway.turn.turn import PreparedChoice, PreparedTurn, Rendered, completion_of
+from dovetail.gateway.turn.turn import AnswerConstraint, PreparedChoice, PreparedTurn, Rendered, completion_of
 from dovetail.gateway.turn.turn_request import TurnDefaults, TurnRequest, fixed
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, answer_schemas
 from dovetail.grammar import FreeText, Grammar, matcher
 from dovetail.grammar.bounded_reasoning import BoundedReasoning
 from dovetail.grammar.grammar import Writer
+from dovetail.grammar.guard import Guarded
 from dovetail.grammar.inputs.check import check_together
 from dovetail.grammar.matcher import Matcher
 from dovetail.reading import Reader
@@ -179,7 +180,7 @@ class TurnRunner:
             if any(tool.custom for tool in tools):  # no other tool has a grammar of its own
                 check_together(tools)
             grammar = self._grammar(request, language)
-            matcher_ = matcher.compile(grammar, self._tokenizer, sorted(self._end_ids)) if grammar else None
+            matcher_ = self._matcher(grammar, request, language)
             schemas = answer_schemas(request, tools)
         constraint, unbounded = self._bounded(matcher_, request, max_tokens, language)
         if unbounded:
@@ -221,8 +222,8 @@ class TurnRunner:
         )
 
     def _bounded(
-        self, matcher: Matcher | None, request: TurnRequest, max_tokens: int, language: formats.Turn
-    ) -> tuple[Matcher | BoundedReasoning | None, str]:
+        self, matcher: Matcher | Guarded | None, request: TurnRequest, max_tokens: int, language: formats.Turn
+    ) -> tuple[AnswerConstraint | None, str]:
         """The constraint of `matcher` and of the budget for reasoning, and the field of a budget that nothing enforces.
 
         Nothing can end the reasoning of a format without a control token for that, or of an engine without constraints.
@@ -237,8 +238,24 @@ class TurnRunner:
         bounded = BoundedReasoning(matcher, self._tokenizer, markers, budget, left_open=language.left_open)
         return bounded, ""
 
-    def _grammar(self, request: TurnRequest, language: formats.Turn) -> Grammar | None:
-        """The grammar of the answer; None if anything may come.
+    def _matcher(
+        self, grammar: Grammar | None, request: TurnRequest, language: formats.Turn
+    ) -> Matcher | Guarded | None:
+        """What enforces `grammar` in an engine that takes a constraint. It is compiled for every engine, because that
+        finds what is wrong with a schema."""
+        if grammar is None:
+            return None
+        ends = sorted(self._end_ids)
+        speaking = matcher.compile(grammar, self._tokenizer, ends)
+        if self._engine.info.enforces != "constraint":
+            return speaking
+        silent = self._grammar(request, language, silent=True)
+        if silent is None or silent == grammar:
+            return speaking
+        return Guarded(speaking, matcher.compile(silent, self._tokenizer, ends))
+
+    def _grammar(self, request: TurnRequest, language: formats.Turn, *, silent: bool = False) -> Grammar | None:
+        """The grammar of the answer; None if anything may come. `silent`: also of an answer that says nothing.
 
         Plain text has one too, which only keeps a call from beginning. It is left out with `strict` "off", and where it
         would end an answer that `ignore_eos` or `min_tokens` keep open, or where the prompt does not open an answer.
@@ -247,7 +264,8 @@ class TurnRunner:
         opens_answer = request.add_generation_prompt or request.continue_final_message
         if language.is_free and (strict == "off" or request.ignore_eos or request.min_tokens or not opens_answer):
             return None
-        return language.grammar(strict)
+        allowed = request.extension.silent
+        return language.grammar(strict, silent=silent or (self._defaults.allow_silent if allowed is None else allowed))
 
     def _reader(self, request: TurnRequest, language: formats.Turn, choice: int, in_reasoning: bool) -> Reader:
         """A reader of an answer for `choice`. `in_reasoning`: reasoning is open where the answer begins."""

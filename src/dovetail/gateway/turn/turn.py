@@ -17,9 +17,13 @@ from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.gateway.turn.validation import AnswerSchemas
 from dovetail.grammar import Grammar
 from dovetail.grammar.bounded_reasoning import BoundedReasoning
+from dovetail.grammar.guard import Guarded
 from dovetail.grammar.matcher import Matcher
 from dovetail.reading import Reader
 from dovetail.tokens import Prompt, Tokenizer
+
+#: What an engine that takes a constraint enforces of an answer.
+AnswerConstraint = Matcher | Guarded | BoundedReasoning
 
 
 class PreparedChoice(NamedTuple):
@@ -36,7 +40,7 @@ def completion_of(
     max_tokens: int,
     *,
     grammar: Grammar | None = None,
-    constraint: Matcher | BoundedReasoning | None = None,
+    constraint: AnswerConstraint | None = None,
     grammar_required: bool = False,
     recorded: bool = False,
 ) -> Completion:
@@ -90,7 +94,7 @@ class PreparedTurn(msgspec.Struct, frozen=True):
     most_drafts: int | None
     signatures: Signatures
     grammar: Grammar | None = None
-    constraint: Matcher | BoundedReasoning | None = None
+    constraint: AnswerConstraint | None = None
     spelled_controls: tuple[str, ...] = ()
 
     def record(self, choice: int, ids: Sequence[int]) -> str:

@@ -123,7 +123,7 @@ def _may_reason(request: Any, fmt: Format, state: ReasoningState) -> list[bool]:
 
 def _structural_tag(grammar: Grammar, tokenizer: Tokenizer) -> str | None:
     try:
-        return json.dumps(grammar.structural_tag(tokenizer.control))
+        return json.dumps(grammar.structural_tag(tokenizer.control, tokenizer.blanks))
     except ValueError as error:
         _log.warning("Dovetail's grammar cannot constrain the calls: %s", error)
         return None
