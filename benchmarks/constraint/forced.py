@@ -90,11 +90,12 @@ def demo() -> Iterator[Model]:
 
 
 @contextmanager
-def random_weights(family: str) -> Iterator[Model]:
+def random_weights(family: str, choice: Any = "required", *, thinking: bool = False) -> Iterator[Model]:
+    """A model whose tokenizer has the control tokens of answers under this `tool_choice`."""
     fmt = dovetail.format(family)
-    grammar = _grammar(fmt, "required")
+    grammar = _grammar(fmt, choice, thinking)
     try:
-        prompt = fmt.render([{"role": "user", "content": QUESTIONS[0]}], TOOLS, thinking=False)
+        prompt = fmt.render([{"role": "user", "content": QUESTIONS[0]}], TOOLS, thinking=thinking)
     except RenderError:  # the family's prompts come from a model's own template
         prompt = Prompt((Segment(QUESTIONS[0], False),))
     literals = [segment.text for segment in prompt.segments if segment.control]
@@ -146,8 +147,8 @@ def _ends(fmt: Format, tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(tokenizer.control[literal] for literal in fmt.end_of_turn if literal in tokenizer.control)
 
 
-def _grammar(fmt: Format, choice: Any) -> Grammar:
-    grammar = fmt.grammar(TOOLS, tool_choice=choice, thinking=False)
+def _grammar(fmt: Format, choice: Any, thinking: bool = False) -> Grammar:
+    grammar = fmt.grammar(TOOLS, tool_choice=choice, thinking=thinking)
     assert grammar is not None
     return grammar
 

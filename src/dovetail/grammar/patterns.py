@@ -175,7 +175,7 @@ def visible(without: tuple[str, ...]) -> str:
     Each word begins with `<` and has no other `<` and no new line. Other words raise `ValueError`.
     """
     if not without:
-        return f"[{INVISIBLE}]*[^{INVISIBLE}]{_ANYTHING}"
+        return f"{_ANYTHING}[^{INVISIBLE}]{_ANYTHING}"
     tag = f"<{_not_begun_by(word[1:] for word in without)}"
     return f"[{INVISIBLE}]*(?:[^{INVISIBLE}<][^\\n<]*|{tag}){_after_text(without)}"
 
