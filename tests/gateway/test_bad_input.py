@@ -64,8 +64,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": "required"}, "tool_choice"),
     ({"max_tokens": -2}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
-    ({"max_tokens": 10**9}, "max_tokens"),
-    ({"max_completion_tokens": 10**9}, "max_completion_tokens"),
     ({"temperature": 2.1}, "temperature"),
     ({"temperature": -0.1}, "temperature"),
     ({"top_p": 0}, "top_p"),
@@ -373,6 +371,8 @@ async def test_a_prompt_longer_than_the_context_says_both_numbers(tok: Tokenizer
         error = await refusal(client, json.dumps(GOOD | {"messages": long}))
         assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
         assert "64" in error["message"]
+    strict = Settings(served_model_name=MODEL, strict_max_tokens=True)
+    async with in_process(engine, tok, strict) as client:
         error = await refusal(client, json.dumps(GOOD | {"max_tokens": 60}))
         assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
         assert "60" in error["message"] and "64" in error["message"]

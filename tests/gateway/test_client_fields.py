@@ -234,12 +234,13 @@ def test_any_is_another_word_for_required() -> None:
         ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages"),
         ({"messages": [{"role": "user", "content": "word " * 50_000}]}, "messages"),
         ({"max_tokens": 5000}, "max_tokens"),
+        ({"max_completion_tokens": 5000}, "max_completion_tokens"),
     ],
-    ids=["too many tokens", "far too long", "max_tokens"],
+    ids=["too many tokens", "far too long", "max_tokens", "max_completion_tokens"],
 )
 def test_an_overflow_is_told_in_the_words_that_clients_look_for(
     tok: Tokenizer, fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(ContextExceeded, match="This model's maximum context length is 4096 tokens") as refused:
-        prepared(tok, **fields)
+        prepared(tok, settings=Settings(served_model_name=MODEL, strict_max_tokens=True), **fields)
     assert refused.value.param == param and refused.value.code == "context_length_exceeded"

@@ -12,6 +12,7 @@ from typing import Any
 
 import anthropic
 import httpx
+import msgspec
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -242,9 +243,6 @@ async def test_models_answers_and_new_tokens_of_a_key(engine: ScriptedEngine, to
         for path, fields, param in (
             (CHAT, BODY | {"n": 3}, "n"),
             ("/v1/completions", raw | {"max_tokens": 1}, "n"),
-            (CHAT, BODY | {"max_tokens": 3}, "max_tokens"),
-            (CHAT, BODY | {"max_completion_tokens": 3}, "max_completion_tokens"),
-            ("/v1/completions", raw | {"prompt": "a", "max_tokens": 3}, "max_tokens"),
         ):
             refused = await post(path, **fields)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
@@ -252,16 +250,29 @@ async def test_models_answers_and_new_tokens_of_a_key(engine: ScriptedEngine, to
         answers = [
             await post(CHAT, **BODY, n=2),
             await post(CHAT, **BODY, max_tokens=2),
+            await post(CHAT, **BODY, max_completion_tokens=3),
             await post(MESSAGES, **BODY, max_tokens=100),
             await post(RESPONSES, model=MODEL, input="hi"),
             await post(RESPONSES, model=MODEL, input="hi", max_output_tokens=100),
             await post("/v1/completions", **raw | {"prompt": "a"}),
         ]
-    assert [each.status_code for each in answers] == [200] * 6
+    assert [each.status_code for each in answers] == [200] * 7
     assert {each.max_tokens for each in engine.seen} == {2}
-    # The APIs that cut `max_tokens` to what is possible report it.
     shown = [each.headers.get("x-dovetail-max-tokens") for each in answers]
-    assert shown == [None, None, "2", None, "2", "2"]
+    assert shown == [None, None, "2", "2", None, "2", "2"]
+    strict = msgspec.structs.replace(settings, strict_max_tokens=True)
+    async with in_process(engine, tok, strict) as client:
+        for path, fields, param in (
+            (CHAT, BODY | {"max_tokens": 3}, "max_tokens"),
+            (CHAT, BODY | {"max_completion_tokens": 3}, "max_completion_tokens"),
+            ("/v1/completions", raw | {"prompt": "a", "max_tokens": 3}, "max_tokens"),
+            (RESPONSES, {"model": MODEL, "input": "hi", "max_output_tokens": 3}, "max_output_tokens"),
+        ):
+            refused = await client.post(path, json=fields, headers=bearer("this"))
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
+        # A completion's default of 16 is not the client's.
+        default = await client.post("/v1/completions", json=raw | {"prompt": "a"}, headers=bearer("this"))
+        assert default.status_code == 200
 
 
 async def test_sixty_six_requests_of_sixteen_answers_do_not_keep_another_key_waiting(

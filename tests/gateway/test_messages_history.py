@@ -248,7 +248,7 @@ def test_the_other_fields() -> None:
     request = read(
         stop_sequences=["a", "b"], temperature=0.5, top_p=0.9, top_k=7, max_tokens=5, dovetail={"strict": "off"}
     )
-    assert (request.stop, request.max_tokens, request.fit_max_tokens) == (("a", "b"), 5, True)
+    assert (request.stop, request.max_tokens) == (("a", "b"), 5)
     assert (request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) == (0.5, 0.9, 7)
     assert request.extension.strict == "off"
     assert (read(top_k=0).sampling.top_k, read().sampling.temperature) == (None, 1.0)

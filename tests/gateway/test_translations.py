@@ -30,13 +30,13 @@ SETTINGS = Settings(served_model_name=MODEL)
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 100_000}
 
 
-class Fitting(ChatCompletion):
-    """Chat completions whose `max_tokens` is cut to the room, and that leave two fields out."""
+class Omitting(ChatCompletion):
+    """Chat completions that leave two fields out."""
 
     def __init__(self, body: bytes, _: Account | None = None) -> None:
         super().__init__(body)
         fields = json.loads(body)
-        self.turn_request = turn_request(fields, fit_max_tokens=True, omitted=("tools[0]", "système"))
+        self.turn_request = turn_request(fields, omitted=("tools[0]", "système"))
 
 
 async def test_headers_report_what_was_left_out_and_the_cut_limit(engine: ScriptedEngine, tok: Tokenizer) -> None:
@@ -45,7 +45,7 @@ async def test_headers_report_what_was_left_out_and_the_cut_limit(engine: Script
     runner = TurnRunner(engine, KimiK25(), tok, SETTINGS)
     limits = Bodies(1000, 1000), Draining(), Admission(SETTINGS.queue)
     endpoint = Endpoint(
-        lambda body, account: Fitting(body), Serving(runner, SETTINGS, metrics, *limits, captures=None), "chat"
+        lambda body, account: Omitting(body), Serving(runner, SETTINGS, metrics, *limits, captures=None), "chat"
     )
     app = RequestMiddleware(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), metrics, Telemetry())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
@@ -60,4 +60,4 @@ async def test_headers_report_what_was_left_out_and_the_cut_limit(engine: Script
 def test_a_prompt_that_leaves_no_room_is_refused_all_the_same(tok: Tokenizer) -> None:
     runner = TurnRunner(ScriptedEngine(tok, context=4), KimiK25(), tok, SETTINGS)
     with pytest.raises(ContextExceeded):
-        runner.prepare(turn_request(BODY, fit_max_tokens=True))
+        runner.prepare(turn_request(BODY))

@@ -110,6 +110,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         no_repair=listed_kinds(plan.value("no_repair")),
         on_malformed_call=plan.value("on_malformed_call"),
         allow_silent=bool(plan.value("allow_silent")),
+        strict_max_tokens=bool(plan.value("strict_max_tokens")),
         reasoning_budget=plan.value("reasoning_budget"),
         fixed_sampling=_fixed_sampling(plan),
         gate_override=plan.value("gate_override") is not False,

@@ -560,6 +560,12 @@ OPTIONS: tuple[Option, ...] = (
         common=True,
     ),
     _serving(
+        "strict_max_tokens",
+        bool | None,
+        "refuse a request for more new tokens than the context has room for, or than its key may ask for (default: no; "
+        "they are cut, and x-dovetail-max-tokens says so)",
+    ),
+    _serving(
         "reasoning_budget",
         Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
         "the most tokens of reasoning in an answer whose request sets no budget; embedded engine only (default: no "

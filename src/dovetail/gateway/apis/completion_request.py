@@ -125,7 +125,7 @@ def turn_request(request: CompletionRequest, ignored: tuple[str, ...] = ()) -> T
         sampling_fields=sampling_fields(request),
         # The engine computes at least one token, which `echoes_only` leaves out of the response.
         max_tokens=None if limit == -1 else max(1, limit),
-        fit_max_tokens=request.max_tokens is None,
+        max_tokens_field="" if request.max_tokens is None else "max_tokens",
         min_tokens=request.min_tokens or 0,
         ignore_eos=bool(request.ignore_eos),
         stop=request.stop_strings,

@@ -140,7 +140,6 @@ def turn_request(request: MessagesRequest, ignored: tuple[str, ...] = ()) -> Tur
         sampling=request.sampling,
         sampling_fields=sampling_fields(request),
         max_tokens=request.max_tokens,
-        fit_max_tokens=True,
         stop=tuple(request.stop_sequences or ()),
     )
 

@@ -285,20 +285,13 @@ class Keyring:
 
 
 def limited(request: TurnRequest, limits: KeyLimits) -> TurnRequest:
-    """`request` with the limits on its answers. Raises `InvalidRequest`, which names the field, for more than those.
-
-    A request without `max_tokens` gets the key's, and so does one whose API cuts `max_tokens` to what is possible.
-    """
+    """`request` with the limits on its answers. Raises `InvalidRequest`, which names the field, for more answers."""
     answers = request.choices * max(1, len(request.prompts))
     if limits.n is not None and answers > limits.n:
         raise InvalidRequest(
             f"this key may ask for {limits.n} answers in one request, and not for {answers}", param="n"
         )
-    most = limits.max_tokens
-    if most is not None and not request.fit_max_tokens and (request.max_tokens or 0) > most:
-        field = request.max_tokens_field
-        raise InvalidRequest(f"{field} is {request.max_tokens}, and this key may ask for {most}", param=field)
-    return msgspec.structs.replace(request, most_tokens=most)
+    return msgspec.structs.replace(request, most_tokens=limits.max_tokens)
 
 
 @contextmanager

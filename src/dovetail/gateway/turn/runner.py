@@ -357,13 +357,15 @@ class TurnRunner:
         most = min(room, request.most_tokens or room)
         if request.max_tokens is None:
             return min(most, self._defaults.default_max_tokens or most)
-        if request.max_tokens > room and not request.fit_max_tokens:
-            field = request.max_tokens_field
+        field = request.max_tokens_field if self._defaults.strict_max_tokens else ""
+        if field and request.max_tokens > room:
             raise ContextExceeded(
                 f"{_MAXIMUM.format(context)}, but {field} is {request.max_tokens} and the prompt is {prompt} tokens: "
                 f"set {field} to at most {room}, or leave it out",
                 param=field,
             )
+        if field and request.max_tokens > most:
+            raise InvalidRequest(f"{field} is {request.max_tokens}, and this key may ask for {most}", param=field)
         return min(request.max_tokens, most)
 
     def _check_tokens(self, request: TurnRequest, max_tokens: int) -> None:

@@ -126,7 +126,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     `messages`, `tools`, `tool_choice` and `response_format` have the shapes of OpenAI's chat completions and are well
     formed. `declared` has the tools as `Tools`, and `client_names` the client's name of each tool that has another one
     for the model (`tools.typed` sets both). Errors, repairs and headers name these fields, by the names that
-    `field_names` has for them; `max_tokens_field` is the name under which the client sent `max_tokens`.
+    `field_names` has for them; `max_tokens_field` is the name under which the client sent `max_tokens` ("": it sent
+    none).
 
     With `prompts`, the turn continues each of them instead of a conversation, and the answers are read as plain text.
     The turn then has `choices` answers to each prompt, in order of the prompts.
@@ -142,8 +143,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `sampling_fields` has the sampling fields that the client set itself, by name.
 
-    With `fit_max_tokens`, a `max_tokens` above the room in the context is cut to the room; without, it is an error.
-    `most_tokens` is the most new tokens that the client's key allows (None: any number).
+    A `max_tokens` above the room in the context, or above `most_tokens`, which is the most that the client's key allows
+    (None: any number), is cut, unless the server's setting says otherwise.
     With `truncate`, a conversation that leaves too little room for an answer loses its oldest messages. `omitted` lists
     the fields of the client's request that were left out. The response reports all of that in headers.
     With `fit_reasoning_effort`, a `reasoning_effort` that the model does not know becomes the nearest one.
@@ -173,7 +174,6 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling_fields: Mapping[str, float] = {}
     max_tokens: int | None = None
     max_tokens_field: str = "max_tokens"
-    fit_max_tokens: bool = False
     most_tokens: int | None = None
     truncate: bool = False
     omitted: tuple[str, ...] = ()
@@ -278,7 +278,8 @@ class TurnDefaults(msgspec.Struct, frozen=True, kw_only=True):
     `allow_silent`: whether answers may end without content and calls.
     `default_max_tokens` limits the answers to requests without a limit (None: the rest of the context).
     `reasoning_budget` is the most tokens of reasoning in answers to requests without a budget (None: any number). Only
-    an engine that enforces constraints keeps to it.
+    an engine that enforces constraints keeps to it. With `strict_max_tokens`, a request for more new tokens than are
+    possible is refused, and not cut to what is possible.
 
     `fixed_sampling` has the values that requests may have in each sampling field (None: any). With `gate_override`, a
     request may switch the gate off for itself. `record_key` signs the records of answers, which clients return in their
@@ -290,6 +291,7 @@ class TurnDefaults(msgspec.Struct, frozen=True, kw_only=True):
     on_malformed_call: OnMalformedCall = "error"
     allow_silent: bool = False
     default_max_tokens: int | None = None
+    strict_max_tokens: bool = False
     reasoning_budget: int | None = None
     fixed_sampling: FixedSampling | None = None
     gate_override: bool = True

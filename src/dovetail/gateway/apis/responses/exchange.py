@@ -76,7 +76,6 @@ class ResponsesExchange:
             sampling_fields=sampling_fields(request),
             max_tokens=request.max_output_tokens,
             max_tokens_field="max_output_tokens",
-            fit_max_tokens=True,
             truncate=request.truncation == "auto",
             omitted=omitted,
             logprobs=request.likeliest,
