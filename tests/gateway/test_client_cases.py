@@ -67,3 +67,41 @@ async def test_a_limit_above_the_room_is_cut(
     strict = msgspec.structs.replace(SETTINGS, strict_max_tokens=True)
     refused = await replay(engine, tok, recorded, strict)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"),
+    [
+        ("02-cline-image-400", "messages[4].content[0]:image_url"),
+        ("02-codex-view_image-400", "input[7].output[0]:input_image, tools[8]:web_search"),
+        ("02-kimi-code-ReadMediaFile-400", "messages[5].content[1]:image_url"),
+    ],
+)
+async def test_a_placeholder_stands_for_a_picture(
+    engine: ScriptedEngine, tok: Tokenizer, shared_data: Path, name: str, left_out: str
+) -> None:
+    answer = await replay(engine, tok, case(shared_data, name))
+    assert answer.status_code == 200 and answer.headers["x-dovetail-omitted"] == left_out
+    prompt = tok.decode(engine.seen[0].prompt)
+    assert prompt.count("[picture left out") == 1 and "iVBORw0KGgo" not in prompt
+
+
+async def test_claude_code_is_told_of_a_picture_in_anthropics_words(
+    engine: ScriptedEngine, tok: Tokenizer, shared_data: Path
+) -> None:
+    """By which it knows to drop the picture; what else is in its history has a placeholder."""
+    for name in ("02-claude-code-image-400-1", "02-claude-code-image-anthropic-wording-recovers"):
+        recorded = case(shared_data, name)
+        refused = await replay(engine, tok, recorded)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"].startswith(
+            "messages.3.content.0.image.source.base64: Could not process image"
+        )
+        recorded["request"]["messages"] += [
+            {"role": "assistant", "content": "I could not read it."},
+            {"role": "user", "content": "Go on."},
+        ]
+        answer = await replay(engine, tok, recorded)
+        assert answer.status_code == 200
+        assert answer.headers["x-dovetail-omitted"] == "system[0], messages[3].content[0].content[0]:image"
+    assert "[picture left out" in tok.decode(engine.seen[0].prompt)

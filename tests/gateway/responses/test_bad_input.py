@@ -43,7 +43,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"role": "user", "content": 3}]}, "input[0].content"),
     ({"input": [{"role": "user", "content": ["hi"]}]}, "input[0].content[0].type"),
     ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0].type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_audio", "audio_url": "x"}]}]}, "input[0].content[0].type"),
     ({"input": [{"role": "user", "content": [{"type": ["input_text"]}]}]}, "input[0].content[0].type"),
     ({"input": [USER, {**CALL, "call_id": None}]}, "input[1].call_id"),
     ({"input": [USER, {**CALL, "name": ""}]}, "input[1].name"),

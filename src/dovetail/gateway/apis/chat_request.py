@@ -8,12 +8,14 @@ In `dovetail`, where every field is Dovetail's own, unknown fields are refused t
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from dovetail.conversation import ResponseFormat, check_messages, check_response_format
 from dovetail.errors import InvalidRequest
+from dovetail.gateway.apis import pictures
 from dovetail.gateway.apis.request_body import (
     UNSUPPORTED,
     Budget,
@@ -167,32 +169,54 @@ def check(request: ChatRequest) -> None:
         raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
     check_own_fields(request.chat_template_kwargs, request.dovetail)
     request.switches.check()
-    _check_text_only(check_messages(request.messages))
+    check_messages(request.messages)
 
 
-def _check_text_only(messages: Any) -> None:
-    """Refuse images and other parts: the engine gets token ids, so they could only be dropped."""
+def _as_text(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """`messages` with text in place of every other part, and the fields of the pictures that are left out.
+
+    Raises `InvalidRequest` for a part that the model can read nothing of.
+    """
+    shown: list[Mapping[str, Any]] = []
+    omitted: list[str] = []
     for i, message in enumerate(messages):
         content = message.get("content")
-        if content is None or isinstance(content, str):
-            continue
-        for j, part in enumerate(content):
-            if part["type"] != "text":
-                field, kind = f"messages[{i}].content[{j}].type", part["type"]
-                raise InvalidRequest(f"{field} must be 'text' (no other is supported), not {kind!r:.80}", param=field)
+        if content is not None and not isinstance(content, str) and any(part["type"] != "text" for part in content):
+            parts = [_text_part(part, f"messages[{i}].content[{j}]", omitted) for j, part in enumerate(content)]
+            message = {**message, "content": parts}
+        shown.append(message)
+    return shown, omitted
+
+
+def _text_part(part: Mapping[str, Any], field: str, omitted: list[str]) -> Mapping[str, Any]:
+    kind = part["type"]
+    if kind == "text":
+        return part
+    if kind == "refusal":
+        if not isinstance(part.get("refusal"), str):
+            raise InvalidRequest(f"{field}.refusal must be a string", param=f"{field}.refusal")
+        return {"type": "text", "text": part["refusal"]}
+    text = pictures.placeholder(kind)
+    if text is None:
+        message = f"{field}.type must be text, refusal or a picture (no other is supported), not {kind!r:.80}"
+        raise InvalidRequest(message, param=f"{field}.type")
+    omitted.append(f"{field}:{kind}")
+    return {"type": "text", "text": text}
 
 
 def turn_request(request: ChatRequest, ignored: tuple[str, ...] = ()) -> TurnRequest:
     """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have.
 
-    Raises `InvalidRequest` naming the field for tools, a choice of them or a response format that is not well formed.
+    Raises `InvalidRequest` naming the field for parts of messages that no text can stand for, and for tools, a choice
+    of them or a response format that is not well formed.
     """
+    messages, left_out = _as_text(request.messages)
     max_tokens, max_tokens_field = request.max_new_tokens
     switches = request.switches
     budget, budget_field = switches.budget
     turn = TurnRequest(
         id=f"chatcmpl-{uuid.uuid4().hex}",
-        messages=request.messages,
+        messages=messages,
         tools=request.tools,
         tool_choice=request.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
@@ -210,7 +234,7 @@ def turn_request(request: ChatRequest, ignored: tuple[str, ...] = ()) -> TurnReq
         sampling_fields=sampling_fields(request),
         max_tokens=max_tokens,
         max_tokens_field=max_tokens_field,
-        omitted=(*ignored, *switches.omitted),
+        omitted=(*ignored, *switches.omitted, *left_out),
         min_tokens=request.min_tokens or 0,
         ignore_eos=bool(request.ignore_eos),
         stop=request.stop_strings,

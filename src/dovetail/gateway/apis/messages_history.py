@@ -15,6 +15,7 @@ import msgspec
 
 from dovetail.errors import InvalidRequest
 from dovetail.formats.parts import arguments_json
+from dovetail.gateway.apis import pictures
 from dovetail.gateway.apis.request_body import convert_field
 from dovetail.gateway.records.answers import SignedReasoning
 
@@ -99,13 +100,16 @@ class History:
         self.names: dict[str, str] = {}
         self.omitted: list[str] = []
         self.signed: list[SignedReasoning] = []
+        self._is_newest = False
         # The texts of each message, which are joined at the end, because there may be very many.
         self._text_lists: dict[int, _Texts] = {}
         if system is not None and (text := self._system_text(system, "system")):
             self._add({"role": "system", "content": text}, "system", content="system")
         read = [convert_field(message, InputMessage, f"messages[{i}]") for i, message in enumerate(messages)]
         last_user = max((i for i, message in enumerate(read) if message.role == "user"), default=-1)
+        last_answer = max((i for i, message in enumerate(read[:-1]) if message.role == "assistant"), default=-1)
         for i, message in enumerate(read):
+            self._is_newest = i > last_answer  # in the turn that is to be answered
             self._message(message, f"messages[{i}]", before_user=i < last_user)
         for i, texts in self._text_lists.items():
             between = "" if self.messages[i]["role"] == "assistant" else _BETWEEN_BLOCKS
@@ -202,6 +206,11 @@ class History:
             result = convert_field(block, SearchResult, field)
             texts = self._texts(result.content, f"{field}.content")
             return _BETWEEN_BLOCKS.join((f"{result.title}\n{result.source}", *texts))
+        if (text := pictures.placeholder(kind)) is not None:
+            if self._is_newest:
+                raise pictures.refused(block, field)
+            self.omitted.append(f"{field}:{kind}")
+            return text
         _refuse(field, kind, known)
 
     def _document(self, document: Document, field: str) -> str:

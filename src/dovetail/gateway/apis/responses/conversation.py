@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import InvalidRequest
+from dovetail.gateway.apis import pictures
 from dovetail.gateway.apis.responses.tools import flat_name
 
 #: Calls that OpenAI's own tools make, with their outputs: shown to the model as calls of functions.
@@ -142,7 +143,7 @@ class Conversation:
         if kind == "message":
             self._message(item, where)
         elif kind == "agent_message":
-            content = _content(item.get("content"), f"{where}.content", _AGENT_PARTS)
+            content = self._content(item.get("content"), f"{where}.content", _AGENT_PARTS)
             self._append({"role": "user", "content": content}, where)
         elif kind == "reasoning":
             self._reasoning(item, where)
@@ -172,7 +173,7 @@ class Conversation:
         role = item.get("role")
         if role not in _ROLES:
             raise InvalidRequest(f"{where}.role must be one of {', '.join(_ROLES)}", param=f"{where}.role")
-        content = _content(item.get("content"), f"{where}.content")
+        content = self._content(item.get("content"), f"{where}.content")
         if role != "assistant":
             self._append({"role": role, "content": content}, where)
             return
@@ -182,8 +183,8 @@ class Conversation:
         answer.texts += [content] if isinstance(content, str) else (part["text"] for part in content)
 
     def _reasoning(self, item: Mapping[str, Any], where: str) -> None:
-        text = "".join(_texts(item.get("content"), f"{where}.content"))
-        text = text or "\n\n".join(_texts(item.get("summary"), f"{where}.summary"))
+        text = "".join(self._texts(item.get("content"), f"{where}.content"))
+        text = text or "\n\n".join(self._texts(item.get("summary"), f"{where}.summary"))
         record = item.get("encrypted_content")
         if not isinstance(record, str | None):
             field = f"{where}.encrypted_content"
@@ -249,7 +250,7 @@ class Conversation:
             output = msgspec.json.encode(output).decode()
         elif item["type"] == "apply_patch_call_output" and output is None:
             output = _text(item, "status", where)
-        self._result(_text(item, key, where), _content(output, f"{where}.output"), where)
+        self._result(_text(item, key, where), self._content(output, f"{where}.output"), where)
 
     def _result(self, call_id: str, content: Any, where: str) -> None:
         answer = self._answer
@@ -269,6 +270,36 @@ class Conversation:
             raise InvalidRequest(f"{where}.id: there is no stored item {name!r:.80}", param=f"{where}.id")
         self._add(found, where)
 
+    def _content(self, content: Any, where: str, known: Mapping[str, str] = _TEXT_PARTS) -> str | list[dict[str, Any]]:
+        """Text, or parts of text, as chat completions have them."""
+        if content is None or isinstance(content, str):
+            return content or ""
+        texts = self._texts(content, where, known)
+        return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+
+    def _texts(self, parts: Any, where: str, known: Mapping[str, str] = _TEXT_PARTS) -> list[str]:
+        """The texts of `known` parts, and what stands for a picture. Raises `InvalidRequest` for any other part."""
+        if parts is None:
+            return []
+        if not isinstance(parts, list):
+            raise InvalidRequest(f"{where} must be a string or a list of parts", param=where)
+        texts: list[str] = []
+        for i, part in enumerate(parts):
+            at = f"{where}[{i}]"
+            kind = part.get("type") if isinstance(part, dict) else None
+            field = known.get(kind) if isinstance(kind, str) else None
+            if field is not None:
+                texts.append(_text(part, field, at, empty=True))
+            elif (text := pictures.placeholder(kind)) is not None:
+                self.omitted.append(f"{at}:{kind}")
+                texts.append(text)
+            else:
+                shown = ", ".join(map(repr, [*known][:4]))
+                raise InvalidRequest(
+                    f"{at}.type must be one of {shown} (no other is supported), not {kind!r:.80}", param=f"{at}.type"
+                )
+        return texts
+
 
 def kind_of(item: Mapping[str, Any]) -> Any:
     """The type of an item, which messages and references may leave out."""
@@ -282,34 +313,6 @@ def _response(item: Mapping[str, Any]) -> str | None:
     name = item.get("id")
     match = _ITEM_ID.fullmatch(name) if isinstance(name, str) else None
     return match[1] if match else None
-
-
-def _content(content: Any, where: str, known: Mapping[str, str] = _TEXT_PARTS) -> str | list[dict[str, Any]]:
-    """Text, or parts of text, as chat completions have them."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    texts = _texts(content, where, known)
-    return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
-
-
-def _texts(parts: Any, where: str, known: Mapping[str, str] = _TEXT_PARTS) -> list[str]:
-    """The texts of `known` parts. Raises `InvalidRequest` for a part that is not text, such as an image."""
-    if parts is None:
-        return []
-    if not isinstance(parts, list):
-        raise InvalidRequest(f"{where} must be a string or a list of parts", param=where)
-    texts: list[str] = []
-    for i, part in enumerate(parts):
-        at = f"{where}[{i}]"
-        kind = part.get("type") if isinstance(part, dict) else None
-        field = known.get(kind) if isinstance(kind, str) else None
-        if field is None:
-            shown = ", ".join(map(repr, [*known][:4]))
-            raise InvalidRequest(
-                f"{at}.type must be one of {shown} (no other is supported), not {kind!r:.80}", param=f"{at}.type"
-            )
-        texts.append(_text(part, field, at, empty=True))
-    return texts
 
 
 def _text(item: Mapping[str, Any], key: str, where: str, *, empty: bool = False) -> str:
