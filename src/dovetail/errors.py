@@ -88,7 +88,21 @@ class UnknownPrevious(InvalidRequest):
 
 
 class ContextExceeded(InvalidRequest):
+    """`prompt`: the tokens of the prompt, or the fewest that it can have; 0 if they are not known.
+
+    `context`: how many the model takes. `max_tokens`: the new tokens that the request asks for; 0 if the prompt alone
+    is too long.
+    """
+
     code = "context_length_exceeded"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, prompt: int = 0, context: int = 0, max_tokens: int = 0
+    ) -> None:
+        super().__init__(message, param=param)
+        self.prompt = prompt
+        self.context = context
+        self.max_tokens = max_tokens
 
 
 class SchemaRefused(InvalidRequest):

@@ -105,3 +105,22 @@ async def test_claude_code_is_told_of_a_picture_in_anthropics_words(
         assert answer.status_code == 200
         assert answer.headers["x-dovetail-omitted"] == "system[0], messages[3].content[0].content[0]:image"
     assert "[picture left out" in tok.decode(engine.seen[0].prompt)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_claude_code_is_told_how_much_too_long_its_prompt_is(
+    engine: ScriptedEngine, tok: Tokenizer, shared_data: Path, number: int
+) -> None:
+    recorded = case(shared_data, f"03-claude-code-too-long-400-{number}")
+    assert (await replay(engine, tok, recorded)).status_code == 200
+    prompt = len(engine.seen[0].prompt)
+    engine.info = msgspec.structs.replace(engine.info, context=prompt - 7)
+    refused = await replay(engine, tok, recorded)
+    message = refused.json()["error"]["message"]
+    assert (refused.status_code, message) == (400, f"prompt is too long: {prompt} tokens > {prompt - 7} maximum")
+
+
+async def test_a_search_for_tools_has_a_result(engine: ScriptedEngine, tok: Tokenizer, shared_data: Path) -> None:
+    answer = await replay(engine, tok, case(shared_data, "07-claude-code-ToolSearch-result-dropped"))
+    assert (answer.status_code, answer.headers["x-dovetail-omitted"]) == (200, "system[0]")
+    assert "Available now: mcp__w__get_weather" in tok.decode(engine.seen[0].prompt)

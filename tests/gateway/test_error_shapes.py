@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -59,3 +60,32 @@ async def test_the_path_decides(engine: ScriptedEngine, tok: Tokenizer, path: st
     else:
         assert body["error"].keys() == {"message", "type", "param", "code"}
         assert "request-id" not in response.headers
+
+
+#: The words by which claude-code knows a prompt that is too long, and how much too long it is.
+TOO_LONG = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("words", [100, 5000], ids=["too many tokens", "far too long"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_messages_tells_an_overflow_in_anthropics_words(tok: Tokenizer, words: int, stream: bool) -> None:
+    body = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "word " * words}]}
+    async with in_process(ScriptedEngine(tok, context=64), tok) as client:
+        refused = await client.post("/v1/messages", json=body | {"stream": stream})
+        counted = (await client.post("/v1/messages/count_tokens", json=body)).json()["input_tokens"]
+    numbers = TOO_LONG.fullmatch(refused.json()["error"]["message"].removesuffix(" maximum"))
+    assert refused.status_code == 400 and numbers is not None
+    assert 64 <= int(numbers[1]) <= counted and numbers[2] == "64"
+    assert int(numbers[1]) == counted or words == 5000  # which is told before it is tokenized
+
+
+async def test_messages_tells_a_limit_above_the_room_in_anthropics_words(tok: Tokenizer) -> None:
+    strict = Settings(served_model_name=MODEL, strict_max_tokens=True)
+    body = {"model": MODEL, "max_tokens": 60, "messages": [{"role": "user", "content": "hi"}]}
+    async with in_process(ScriptedEngine(tok, context=64), tok, strict) as client:
+        refused = await client.post("/v1/messages", json=body)
+        counted = (await client.post("/v1/messages/count_tokens", json=body)).json()["input_tokens"]
+    assert refused.json()["error"]["message"] == (
+        f"input length and `max_tokens` exceed context limit: {counted} + 60 > 64, "
+        "decrease input length or `max_tokens` and try again"
+    )

@@ -191,6 +191,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (content({"type": "thinking", "thinking": "hm", "signature": "x"}), "messages[0].content[0].type"),
     (content({"type": "container_upload", "file_id": "x"}), "messages[0].content[0].type"),
     (content({**RESULT, "content": [IMAGE]}), "messages.0.content.0.image.source.base64: Could not process image"),
+    (content({**RESULT, "content": [{"type": "tool_reference"}]}), "messages[0].content[0].content[0].tool_name"),
+    (
+        content({**RESULT, "content": [{"type": "tool_reference", "tool_name": ""}]}),
+        "messages[0].content[0].content[0]",
+    ),
     (content({**RESULT, "tool_use_id": ""}), "messages[0].content[0].tool_use_id"),
     (content(RESULT), "messages[0].content[0].tool_use_id"),
     (content({"type": "tool_use", "id": "a", "name": "f"}, role="assistant"), "messages[0].content[0].input"),

@@ -172,8 +172,8 @@ def test_what_servers_ran_is_left_out_and_listed() -> None:
         "content": [result([{"type": "tool_reference", "tool_name": "f"}, *text("one tool")])],
     }
     request = read(CALLING, tool_reference)
-    assert request.messages[1]["content"] == "one tool"
-    assert request.omitted == ("messages[1].content[0].content[0]",)
+    assert request.messages[1]["content"] == "Available now: f\n\none tool"
+    assert not request.omitted
     request = read(USER, {"role": "system", "content": "x", "output_config": {"effort": "low"}})
     assert request.omitted == ("messages[1].output_config",)
 

@@ -47,6 +47,10 @@ class ToolResult(msgspec.Struct, frozen=True):
     is_error: bool | None = None
 
 
+class ToolReference(msgspec.Struct, frozen=True):
+    tool_name: _NonEmpty
+
+
 class Source(msgspec.Struct, frozen=True):
     """`data` belongs to the type "text", `content` to "content"."""
 
@@ -191,8 +195,8 @@ class History:
 
     def _result_texts(self, content: Sequence[Any], field: str) -> Iterator[str]:
         for block, where, kind in _blocks(content, field):
-            if kind == "tool_reference":  # the name of a tool that is in `tools` anyway
-                self.omitted.append(where)
+            if kind == "tool_reference":  # a search for tools found this one
+                yield f"Available now: {convert_field(block, ToolReference, where).tool_name}"
             else:
                 yield self._shown_text(block, where, kind, "text, document, search_result or tool_reference")
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from dovetail.errors import (
+    ContextExceeded,
     DovetailError,
     EngineBusy,
     EngineError,
@@ -64,11 +65,25 @@ def error_json(error: DovetailError) -> bytes:
 
 
 def anthropic_error_json(error: DovetailError, request_id: str | UnsetType = UNSET) -> bytes:
-    """`error` in Anthropic's shape, which has no place for the field at fault: the message names it."""
+    """`error` in Anthropic's shape, which has no place for the field at fault: the message names it.
+
+    What does not fit into the context is told in the words of Anthropic's API, whose numbers claude-code reads.
+    """
     message = error.message
-    if error.param is not None and error.param not in message:
+    if isinstance(error, ContextExceeded) and error.prompt:
+        message = _too_long(error)
+    elif error.param is not None and error.param not in message:
         message = f"{error.param}: {message}"
     return _anthropic_json(error.status, message, request_id)
+
+
+def _too_long(error: ContextExceeded) -> str:
+    if not error.max_tokens:
+        return f"prompt is too long: {error.prompt} tokens > {error.context} maximum"
+    return (
+        f"input length and `max_tokens` exceed context limit: {error.prompt} + {error.max_tokens} > {error.context}, "
+        "decrease input length or `max_tokens` and try again"
+    )
 
 
 def _anthropic_json(status: int, message: str, request_id: str | UnsetType) -> bytes:

@@ -343,7 +343,10 @@ class TurnRunner:
         context = self._engine.info.context
         if least >= context:
             raise ContextExceeded(
-                f"{_MAXIMUM.format(context)}, and the prompt is too long: it is at least {least} tokens", param=field
+                f"{_MAXIMUM.format(context)}, and the prompt is too long: it is at least {least} tokens",
+                param=field,
+                prompt=least,
+                context=context,
             )
 
     def _max_tokens(self, request: TurnRequest, prompt: int, prompt_field: str = "messages") -> int:
@@ -352,7 +355,10 @@ class TurnRunner:
         room = context - prompt
         if room < 1:
             raise ContextExceeded(
-                f"{_MAXIMUM.format(context)}, and the prompt is too long: it is {prompt} tokens", param=prompt_field
+                f"{_MAXIMUM.format(context)}, and the prompt is too long: it is {prompt} tokens",
+                param=prompt_field,
+                prompt=prompt,
+                context=context,
             )
         most = min(room, request.most_tokens or room)
         if request.max_tokens is None:
@@ -363,6 +369,9 @@ class TurnRunner:
                 f"{_MAXIMUM.format(context)}, but {field} is {request.max_tokens} and the prompt is {prompt} tokens: "
                 f"set {field} to at most {room}, or leave it out",
                 param=field,
+                prompt=prompt,
+                context=context,
+                max_tokens=request.max_tokens,
             )
         if field and request.max_tokens > most:
             raise InvalidRequest(f"{field} is {request.max_tokens}, and this key may ask for {most}", param=field)
