@@ -124,3 +124,29 @@ async def test_a_search_for_tools_has_a_result(engine: ScriptedEngine, tok: Toke
     answer = await replay(engine, tok, case(shared_data, "07-claude-code-ToolSearch-result-dropped"))
     assert (answer.status_code, answer.headers["x-dovetail-omitted"]) == (200, "system[0]")
     assert "Available now: mcp__w__get_weather" in tok.decode(engine.seen[0].prompt)
+
+
+async def test_codex_is_told_to_do_without_a_websocket(
+    engine: ScriptedEngine, tok: Tokenizer, shared_data: Path
+) -> None:
+    recorded = case(shared_data, "04-codex-websocket-405")
+    asks = {name: recorded["req_headers"][name] for name in ("connection", "upgrade", "sec-websocket-key")}
+    async with in_process(engine, tok) as client:
+        assert (await client.get(recorded["path"], headers=asks)).status_code == 426
+
+
+async def test_codex_gets_the_compaction_that_it_asks_for(
+    engine: ScriptedEngine, tok: Tokenizer, shared_data: Path
+) -> None:
+    recorded = case(shared_data, "05-codex-compaction_trigger-dropped")
+    answer = await replay(engine, tok, recorded)
+    done = [event for event in sent(answer) if event["type"] == "response.output_item.done"]
+    assert [event["item"]["type"] for event in done] == ["compaction"]
+    assert sent(answer)[-1]["type"] == "response.completed"
+    assert "compaction" not in answer.headers["x-dovetail-omitted"]
+
+
+def sent(answer: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a stream."""
+    lines = (line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {"))
+    return [json.loads(line) for line in lines]

@@ -71,7 +71,7 @@ class TokenCount(msgspec.Struct, frozen=True):
 class CountTokens:
     """The number of tokens that the prompt of a message would have."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, _: Account | None = None) -> None:
         request = decode_count_tokens(body)
         self.model = request.model
         self._prompt_request = prompt_request(request)

@@ -15,6 +15,7 @@ from dovetail.gateway.apis.chat_request import ChatRequest, check, decode, turn_
 from dovetail.gateway.apis.completion_request import RawExtension
 from dovetail.gateway.apis.request_body import decode_body
 from dovetail.gateway.http.endpoint import Reply
+from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.turn.raw_prompt import check_tokens
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn_request import RawPrompt, TurnRequest
@@ -48,7 +49,7 @@ class RenderedPrompt(msgspec.Struct, frozen=True):
 class ChatRender:
     """The prompt of a chat completion, whose body the request has."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, _: Account | None = None) -> None:
         self._request = decode(body)
         self.model = self._request.model
 
@@ -99,7 +100,7 @@ _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
 class Tokenize:
     """The token ids of a text, or of the prompt for messages."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, _: Account | None = None) -> None:
         self._request = decode_body(_TOKENIZE, body)
         self.model = self._request.model or None
         if (self._request.prompt is None) == (self._request.messages is None):
@@ -134,7 +135,7 @@ class Tokenize:
 class Detokenize:
     """The text of token ids, with the literals of control tokens."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, _: Account | None = None) -> None:
         request = decode_body(_DETOKENIZE, body)
         self.model = request.model
         self._tokens = request.tokens

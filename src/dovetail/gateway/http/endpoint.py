@@ -214,11 +214,11 @@ class Query(Protocol):
 class QueryEndpoint:
     """An endpoint for one kind of query, as an ASGI app.
 
-    `read` makes a query of a request's body, or raises `InvalidRequest`. Each endpoint has one thread of its own, so
-    that a long text to tokenize delays no turn.
+    `read` makes a query of a request's body, given the account of its key, or raises `InvalidRequest`. Each endpoint
+    has one thread of its own, so that a long text to tokenize delays no turn.
     """
 
-    def __init__(self, read: Callable[[bytes], Query], serving: Serving) -> None:
+    def __init__(self, read: Callable[[bytes, Account | None], Query], serving: Serving) -> None:
         self._read = read
         self._serving = serving
         self._thread = ThreadPoolExecutor(1, "dovetail-query")
@@ -235,7 +235,7 @@ class QueryEndpoint:
         await send_json(reply.body, report, send)
 
     def _reply(self, body: Body, account: Account | None) -> Reply:
-        query, served = self._read(body.take()), self._serving.settings.served_model_name
+        query, served = self._read(body.take(), account), self._serving.settings.served_model_name
         if query.model is not None and query.model != served:
             raise unknown_model(query.model, served)
         if account is not None:

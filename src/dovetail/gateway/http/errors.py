@@ -129,16 +129,25 @@ def unknown_model(name: str, served: str) -> UnknownModel:
 
 
 async def http_error(request: Request, error: Exception) -> Response:
-    """Starlette's own errors (no such path, wrong method) in the same shapes."""
+    """Starlette's own errors (no such path, wrong method) in the same shapes.
+
+    A request for a WebSocket gets 426, after which codex goes on over HTTP.
+    """
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path}: {error.detail}"
-    if error.status_code in (404, 405):
-        message = explanation(request.method, request.url.path, request.app.routes)
+    status, path, headers = error.status_code, request.url.path, dict(error.headers or {})
+    message = f"{request.method} {path}: {error.detail}"
+    if status == 405 and request.headers.get("upgrade", "").lower() == "websocket":
+        status, headers = 426, {"upgrade": "HTTP/1.1"}
+        message = f"{path:.200} is not served over a WebSocket: use HTTP"
+    elif status in (404, 405):
+        message = explanation(request.method, path, request.app.routes)
+        # Starlette names the methods of one of the routes of this path.
+        headers = {"allow": ", ".join(_methods(path, request.app.routes))} if status == 405 else headers
     if request.scope["anthropic"]:
-        body = _anthropic_json(error.status_code, message, request.scope["request_id"])
+        body = _anthropic_json(status, message, request.scope["request_id"])
     else:
         body = msgspec.json.encode(ErrorObject(ErrorBody(message, "invalid_request_error", None, None)))
-    return _response(body, error.status_code, dict(error.headers or {}))
+    return _response(body, status, headers)
 
 
 def _response(body: bytes, status: int, headers: dict[str, str] | None) -> Response:

@@ -174,12 +174,13 @@ _INSTRUCTIONS = ("system", "developer")
 def truncated(request: TurnRequest, fits: Callable[[TurnRequest], bool]) -> TurnRequest:
     """`request` without as few of its oldest messages as make it fit, or without all but the last ones.
 
-    The system messages at the beginning stay, and results stay with their calls. What is dropped is in `omitted`.
+    `request.truncate` of the last messages, at least one, and the system messages at the beginning stay. Results stay
+    with their calls. What is dropped is in `omitted`.
     """
     if fits(request):
         return request
     first = next((i for i, message in enumerate(request.messages) if message["role"] not in _INSTRUCTIONS), 0)
-    ends = _ends(request.messages, first)
+    ends = _ends(request.messages, first, len(request.messages) - max(1, request.truncate))
     if not ends:
         return request
     low, high = 0, len(ends) - 1
@@ -192,9 +193,9 @@ def truncated(request: TurnRequest, fits: Callable[[TurnRequest], bool]) -> Turn
     return _without(request, first, ends[low])
 
 
-def _ends(messages: Sequence[Any], first: int) -> list[int]:
-    """Where what is dropped, which begins at `first`, may end."""
-    return [i for i in range(first + 1, len(messages)) if messages[i]["role"] != "tool"]
+def _ends(messages: Sequence[Any], first: int, last: int) -> list[int]:
+    """Where what is dropped, which begins at `first`, may end, at `last` at the latest."""
+    return [i for i in range(first + 1, last + 1) if messages[i]["role"] != "tool"]
 
 
 def _without(request: TurnRequest, first: int, end: int) -> TurnRequest:

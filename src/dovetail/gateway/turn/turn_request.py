@@ -145,8 +145,9 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     A `max_tokens` above the room in the context, or above `most_tokens`, which is the most that the client's key allows
     (None: any number), is cut, unless the server's setting says otherwise.
-    With `truncate`, a conversation that leaves too little room for an answer loses its oldest messages. `omitted` lists
-    the fields of the client's request that were left out. The response reports all of that in headers.
+    With `truncate`, a conversation that leaves too little room for an answer loses its oldest messages, but not that
+    number of the last ones. `omitted` lists the fields of the client's request that were left out. The response reports
+    all of that in headers.
     With `fit_reasoning_effort`, a `reasoning_effort` that the model does not know becomes the nearest one.
     `signed`: reasoning of the history with its signatures, which are checked. `trace` times the stages of the turn.
     """
@@ -175,7 +176,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     max_tokens_field: str = "max_tokens"
     most_tokens: int | None = None
-    truncate: bool = False
+    truncate: int = 0
     omitted: tuple[str, ...] = ()
     min_tokens: int = 0
     ignore_eos: bool = False

@@ -8,13 +8,14 @@ together.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from dovetail.errors import InvalidRequest
 from dovetail.gateway.apis import pictures
+from dovetail.gateway.apis.responses import compaction
 from dovetail.gateway.apis.responses.tools import flat_name
 
 #: Calls that OpenAI's own tools make, with their outputs: shown to the model as calls of functions.
@@ -35,7 +36,6 @@ _OUTPUTS = (
 _OMITTED = (
     "additional_tools",
     "code_interpreter_call",
-    "compaction",
     "compaction_trigger",
     "computer_call",
     "computer_call_output",
@@ -68,6 +68,8 @@ _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_[0-9]+")
 
 #: An item's id -> the item; None if it is not stored.
 FindItem = Callable[[str], Mapping[str, Any] | None]
+#: A sealed summary -> the summary; None if this server did not seal it for this client.
+OpenSummary = Callable[[str], str | None]
 
 
 class _Answer(msgspec.Struct):
@@ -99,15 +101,18 @@ class Conversation:
     """The messages that `add` makes of items. Raises `InvalidRequest` that names the field of the item.
 
     `fields` has the client's names for fields of the messages, as `FieldNames` has them; `omitted` lists the items that
-    were left out. `find_item` resolves an `item_reference`.
+    were left out; `compacts` tells whether the input ends by asking for a compaction. `find_item` resolves an
+    `item_reference`.
     """
 
-    def __init__(self, find_item: FindItem) -> None:
+    def __init__(self, find_item: FindItem, open_summary: OpenSummary = lambda sealed: None) -> None:
         self._messages: list[dict[str, Any]] = []
         self._answers: list[_Answer] = []
         self.fields: dict[str, str] = {"messages": "input"}
         self.omitted: list[str] = []
+        self.compacts = False
         self._find_item = find_item
+        self._open_summary = open_summary
         self._answer: _Answer | None = None
 
     @property
@@ -133,7 +138,8 @@ class Conversation:
         elif not isinstance(value, list):
             raise InvalidRequest("input must be a string or a list of items", param="input")
         else:
-            for i, item in enumerate(value):
+            self.compacts = bool(value) and isinstance(value[-1], dict) and kind_of(value[-1]) == compaction.TRIGGER
+            for i, item in enumerate(value[:-1] if self.compacts else value):
                 self._add(item, f"input[{i}]")
 
     def _add(self, item: Any, where: str) -> None:
@@ -157,6 +163,8 @@ class Conversation:
             self._mcp_call(item, where)
         elif kind == "item_reference":
             self._reference(item, where)
+        elif kind in compaction.SUMMARIES:
+            self._summary(item, where)
         elif kind in _OMITTED:
             self.omitted.append(f"{where}:{kind}")
         else:
@@ -263,6 +271,16 @@ class Conversation:
             answer.results += 1
             self._answer = answer
 
+    def _summary(self, item: Mapping[str, Any], where: str) -> None:
+        sealed = item.get("encrypted_content")
+        if not isinstance(sealed, str | None):
+            field = f"{where}.encrypted_content"
+            raise InvalidRequest(f"{field} must be a string", param=field)
+        summary = self._open_summary(sealed) if sealed else None
+        if summary is None:
+            self.omitted.append(f"{where}:{item['type']}")
+        self._append({"role": "user", "content": compaction.shown(summary)}, where)
+
     def _reference(self, item: Mapping[str, Any], where: str) -> None:
         name = _text(item, "id", where)
         found = self._find_item(name)
@@ -299,6 +317,11 @@ class Conversation:
                     f"{at}.type must be one of {shown} (no other is supported), not {kind!r:.80}", param=f"{at}.type"
                 )
         return texts
+
+
+def user_messages(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of the user in `items`: what a compaction keeps."""
+    return [item for item in items if kind_of(item) == "message" and item.get("role") == "user"]
 
 
 def kind_of(item: Mapping[str, Any]) -> Any:

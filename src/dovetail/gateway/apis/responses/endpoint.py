@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -14,16 +14,21 @@ from starlette.types import Scope, Send
 
 from dovetail.errors import ContextExceeded, InvalidRequest, UnknownResponse
 from dovetail.gateway.apis.responses import history
-from dovetail.gateway.apis.responses.exchange import ResponsesExchange, refused
+from dovetail.gateway.apis.responses.exchange import CompactExchange, ResponsesExchange, refused
+from dovetail.gateway.apis.responses.request import InputTokensRequest
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError, owner_named, owner_of
-from dovetail.gateway.http.endpoint import Endpoint, Exchange, Serving, account_of
+from dovetail.gateway.http.endpoint import Endpoint, Exchange, QueryEndpoint, Reply, Serving, account_of
 from dovetail.gateway.http.response import EVENT_STREAM_HEADERS
 from dovetail.gateway.limits.bodies import Body
 from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.observe.request_report import RequestReport
+from dovetail.gateway.records.sealed_text import SealedText
+from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Observer, PreparedTurn
 
 _MAX_ITEMS = 100
+
+T = TypeVar("T")
 
 
 def responses_routes(serving: Serving) -> list[Route]:
@@ -32,8 +37,21 @@ def responses_routes(serving: Serving) -> list[Route]:
     path = settings.response_store
     store = ResponseStore(path, owner_of(settings.api_key), settings.response_limits) if path is not None else None
     stored = StoredResponses(store)
+
+    def made(
+        exchange: Callable[[bytes, ResponseStore | None, int, SealedText], T],
+    ) -> Callable[[bytes, Account | None], T]:
+        def make(body: bytes, account: Account | None) -> T:
+            owner = owner_of(settings.api_key) if account is None else owner_named(account.name)
+            summaries = SealedText(settings.record_key, owner)
+            return exchange(body, store_of(store, account), settings.max_body_bytes, summaries)
+
+        return make
+
     return [
-        Route("/v1/responses", ResponsesEndpoint(store, serving), methods=["POST"]),
+        Route("/v1/responses", ResponsesEndpoint(made(ResponsesExchange), serving), methods=["POST"]),
+        Route("/v1/responses/compact", ResponsesEndpoint(made(CompactExchange), serving), methods=["POST"]),
+        Route("/v1/responses/input_tokens", QueryEndpoint(made(InputTokens), serving), methods=["POST"]),
         Route("/v1/responses/{id}", stored.get, methods=["GET"]),
         Route("/v1/responses/{id}", stored.delete, methods=["DELETE"]),
         Route("/v1/responses/{id}/cancel", stored.cancel, methods=["POST"]),
@@ -49,17 +67,13 @@ class _RefusedInStream(Exception):
 
 
 class ResponsesEndpoint(Endpoint):
-    """`POST /v1/responses`.
+    """`POST /v1/responses`, and its compactions.
 
     Where a stream was asked for, a prompt that is longer than the context is a stream with `response.failed`: from that
-    event, and not from a status, clients learn to shorten the history. `store` is None if the server stores no
-    responses.
+    event, and not from a status, clients learn to shorten the history.
     """
 
-    def __init__(self, store: ResponseStore | None, serving: Serving) -> None:
-        def read(body: bytes, account: Account | None) -> ResponsesExchange:
-            return ResponsesExchange(body, store_of(store, account), serving.settings.max_body_bytes)
-
+    def __init__(self, read: Callable[[bytes, Account | None], ResponsesExchange], serving: Serving) -> None:
         super().__init__(read, serving, "responses")
 
     def _prepare(self, body: Body, report: RequestReport, account: Account | None) -> tuple[Exchange, PreparedTurn]:
@@ -78,6 +92,24 @@ class ResponsesEndpoint(Endpoint):
             await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
             await send({"type": "http.response.body", "body": refused(refusal.exchange, refusal.error)})
             raise refusal.error from None
+
+
+class InputTokens:
+    """The number of tokens that the prompt of a response would have."""
+
+    def __init__(self, body: bytes, store: ResponseStore | None, max_history: int, summaries: SealedText) -> None:
+        exchange = ResponsesExchange(body, store, max_history, summaries, InputTokensRequest)
+        self.model = exchange.model or None
+        self._turn_request = exchange.turn_request
+
+    def reply(self, runner: TurnRunner) -> Reply:
+        rendered = runner.render(self._turn_request)
+        return Reply(msgspec.json.encode(InputTokenCount(len(rendered.ids))), rendered)
+
+
+class InputTokenCount(msgspec.Struct, frozen=True):
+    input_tokens: int
+    object: str = "response.input_tokens"
 
 
 def store_of(store: ResponseStore | None, account: Account | None) -> ResponseStore | None:

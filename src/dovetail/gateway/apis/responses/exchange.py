@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import time
 import uuid
 from collections.abc import Sequence
@@ -10,10 +12,11 @@ from typing import Any
 import msgspec
 
 from dovetail.conversation import check_messages, check_response_format
-from dovetail.errors import DovetailError, InvalidRequest
+from dovetail.errors import DovetailError, EngineError, InvalidRequest
 from dovetail.gateway.apis.request_body import ignored_fields
 from dovetail.gateway.apis.responses import resource
-from dovetail.gateway.apis.responses.conversation import Conversation
+from dovetail.gateway.apis.responses.compaction import Compacted, CompactionOutput, asking, summary_of
+from dovetail.gateway.apis.responses.conversation import Conversation, user_messages
 from dovetail.gateway.apis.responses.history import History, listed_input
 from dovetail.gateway.apis.responses.output import Output, StreamEvent
 from dovetail.gateway.apis.responses.request import ResponsesRequest, decode
@@ -22,6 +25,7 @@ from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse,
 from dovetail.gateway.apis.responses.tools import ResponseTools
 from dovetail.gateway.apis.totals import ChoiceTotals
 from dovetail.gateway.http.response import COMMENT, DONE
+from dovetail.gateway.records.sealed_text import SealedText
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.tools import typed
 from dovetail.gateway.turn.turn import PreparedTurn
@@ -32,11 +36,22 @@ class ResponsesExchange:
     """One response: its request as a turn, and the steps of that turn as a body or a stream.
 
     Raises `InvalidRequest`, which names the field, for a body that is not a well-formed request. `store` is None if
-    the server stores no responses.
+    the server stores no responses. `summaries` seals the summaries of compactions (None: for this exchange alone), and
+    `kind` is the type of the body.
     """
 
-    def __init__(self, body: bytes, store: ResponseStore | None, max_history: int) -> None:
-        self.request = decode(body)
+    #: Whether every request asks for a compaction.
+    _compacts_always = False
+
+    def __init__(
+        self,
+        body: bytes,
+        store: ResponseStore | None,
+        max_history: int,
+        summaries: SealedText | None = None,
+        kind: type[ResponsesRequest] = ResponsesRequest,
+    ) -> None:
+        self.request = decode(body, kind)
         self.model = self.request.model
         self.streams = bool(self.request.stream)
         self._id = uuid.uuid4().hex
@@ -44,8 +59,12 @@ class ResponsesExchange:
         self._store = store if self.request.store is not False else None
         self._tools = ResponseTools(self.request.tools, self.request.tool_choice)
         self._history = History(store, self.request.previous_response_id, max_history)
-        conversation = _conversation(self.request.instructions, self.request.input, self._history)
-        omitted = [*ignored_fields(body, ResponsesRequest)]
+        self._summaries = summaries or SealedText(secrets.token_bytes(32), "")
+        conversation = Conversation(self._history.find_item, self._summaries.open)
+        self._earlier = self._history.items()
+        _fill(conversation, self.request.instructions, self._earlier, self.request.input)
+        self._compacts = conversation.compacts or self._compacts_always
+        omitted = [*ignored_fields(body, kind)]
         omitted += ["store"] if self.request.store and store is None else []
         self.turn_request = self._turn_request(conversation, (*omitted, *conversation.omitted, *self._tools.omitted))
         # Known at the end of the answer.
@@ -76,14 +95,14 @@ class ResponsesExchange:
             sampling_fields=sampling_fields(request),
             max_tokens=request.max_output_tokens,
             max_tokens_field="max_output_tokens",
-            truncate=request.truncation == "auto",
+            truncate=1 if request.truncation == "auto" else 0,
             omitted=omitted,
             logprobs=request.likeliest,
             extension=request.dovetail or Extension(),
             field_names=names,
         )
         with names.in_errors():
-            return typed(turn)
+            return typed(asking(turn) if self._compacts else turn)
 
     @property
     def concludes(self) -> bool:
@@ -93,7 +112,11 @@ class ResponsesExchange:
     def conclude(self, turn: PreparedTurn, steps: Sequence[Step]) -> None:
         """Make the answer's record, and store the response."""
         self._ended_at = int(time.time())
-        if self.request.wants_record or self._store is not None:
+        if self._compacts:
+            if not (summary := summary_of(steps)):
+                raise EngineError("the model wrote no summary of the conversation")
+            self._record = self._summaries.seal(summary)
+        elif self.request.wants_record or self._store is not None:
             self._record = turn.record(0, [token for step in steps for token in step.ids])
         if self._store is not None:
             self._stored = True  # the body that is stored says so
@@ -101,12 +124,16 @@ class ResponsesExchange:
 
     def _put(self, store: ResponseStore, body: bytes) -> bool:
         request = self.request
-        items = msgspec.json.encode(listed_input(request.input, self._id, self._history.found_item))
+        items = msgspec.json.encode(self._listed_input())
+        record = "" if self._compacts else self._record
         try:
-            store.put(StoredResponse(self.name, request.previous_response_id, self._created, items, body, self._record))
+            store.put(StoredResponse(self.name, request.previous_response_id, self._created, items, body, record))
         except StoreError:  # the store has logged it
             return False
         return True
+
+    def _listed_input(self) -> list[dict[str, Any]]:
+        return listed_input(self.request.input, self._id, self._history.found_item)
 
     @property
     def name(self) -> str:
@@ -117,30 +144,57 @@ class ResponsesExchange:
         """The response without output."""
         return resource.begun(self.request, self.name, self._created, self._tools.shown, stored=self._store is not None)
 
-    def ended(self, output: Output, totals: ChoiceTotals, prompt: int) -> Resource:
+    def ended(self, output: Output | CompactionOutput, totals: ChoiceTotals, prompt: int) -> Resource:
         """The response at its end. `prompt`: the tokens of the prompt."""
         begun = msgspec.structs.replace(self.begun(), store=self._stored)
-        return resource.ended(begun, output.items, totals, prompt, self._ended_at)
+        return resource.ended(begun, output.items, totals, prompt, self._ended_at, cut=self._is_cut(totals))
 
-    def output(self) -> Output:
+    def _is_cut(self, totals: ChoiceTotals) -> bool:
+        """Whether the answer is incomplete. A summary goes as far as it goes."""
+        return totals.finish == "length" and not self._compacts
+
+    def output(self) -> Output | CompactionOutput:
         """An output to fold events into."""
+        if self._compacts:
+            return CompactionOutput(self._id)
         return Output(self._id, summarizes=self.request.summarizes, names=self._tools.names)
 
-    def finish(self, output: Output, totals: ChoiceTotals) -> list[StreamEvent]:
+    def finish(self, output: Output | CompactionOutput, totals: ChoiceTotals) -> list[StreamEvent]:
         """The last events of `output`."""
-        record = self._record if self.request.wants_record else ""
-        return output.finish(complete=totals.finish != "length", record=record)
+        record = self._record if self._compacts or self.request.wants_record else ""
+        return output.finish(complete=not self._is_cut(totals), record=record)
 
     def whole(self, turn: PreparedTurn, steps: Sequence[Step]) -> bytes:
+        return msgspec.json.encode(self._whole(turn, steps))
+
+    def _whole(self, turn: PreparedTurn, steps: Sequence[Step]) -> Resource:
         output, totals = self.output(), ChoiceTotals(turn)
         for step in steps:
             totals.add(step)
             output.feed(step.events, step.content_logprobs)
         self.finish(output, totals)
-        return msgspec.json.encode(self.ended(output, totals, len(turn.prompt)))
+        return self.ended(output, totals, len(turn.prompt))
 
     def stream(self, turn: PreparedTurn) -> Stream:
         return Stream(self, turn)
+
+
+class CompactExchange(ResponsesExchange):
+    """A request to `/v1/responses/compact`. The response is not stored, and not streamed."""
+
+    _compacts_always = True
+
+    def __init__(
+        self, body: bytes, store: ResponseStore | None, max_history: int, summaries: SealedText | None = None
+    ) -> None:
+        super().__init__(body, store, max_history, summaries)
+        self.streams = False
+        self._store = None
+
+    def whole(self, turn: PreparedTurn, steps: Sequence[Step]) -> bytes:
+        response = self._whole(turn, steps)
+        kept = user_messages(itertools.chain(*self._earlier, self._listed_input()))
+        return msgspec.json.encode(Compacted(self.name, self._created, [*kept, *response.output], response.usage))
 
 
 class Stream:
@@ -206,15 +260,15 @@ class EventEncoder:
         return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
 
 
-def _conversation(instructions: str | None, value: Any, history: History) -> Conversation:
-    """The messages of a request behind the messages of `history`."""
-    conversation = Conversation(history.find_item)
+def _fill(
+    conversation: Conversation, instructions: str | None, earlier: list[list[dict[str, Any]]], value: Any
+) -> None:
+    """Add the instructions of a request, the items of `earlier` responses, and its input."""
     if instructions:
         conversation.add_instructions(instructions)
-    for items in history.items():
+    for items in earlier:
         conversation.add_stored(items)
     if value is None and not conversation.messages:
         raise InvalidRequest("input is required", param="input")
     if value is not None:
         conversation.add_input(value)
-    return conversation

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import EngineError, InvalidRequest, UnknownPrevious
-from dovetail.gateway.apis.responses.conversation import FindItem, kind_of
+from dovetail.gateway.apis.responses.conversation import FindItem, kind_of, user_messages
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError
 
 #: The ids of items that this server made, of an output or of an input: they name the response.
@@ -37,13 +37,20 @@ class History:
     def items(self) -> list[list[dict[str, Any]]]:
         """The items of each response before the request, oldest first: its input, and what the model answered.
 
+        Of what comes before a compaction, only the user's messages.
+
         Raises `InvalidRequest` for a response that is not stored, and for more than the request may load.
         """
         turns: list[list[dict[str, Any]]] = []
-        name = self._previous
+        name, compacted = self._previous, False
         while name is not None:
             stored = self._load(name)
-            turns.append(_items(stored))
+            items = _items(stored)
+            if compacted:
+                items = user_messages(items)
+            elif items and kind_of(items[-1]) == "compaction":
+                items, compacted = [*user_messages(items), items[-1]], True
+            turns.append(items)
             name = stored.previous
         return turns[::-1]
 

@@ -61,4 +61,11 @@ class CustomToolCall(msgspec.Struct, frozen=True, tag="custom_tool_call"):
     namespace: str | UnsetType = UNSET
 
 
-Item = Message | Reasoning | FunctionCall | CustomToolCall
+class Compaction(msgspec.Struct, frozen=True, tag="compaction"):
+    """`encrypted_content` is the sealed summary of a conversation."""
+
+    id: str
+    encrypted_content: str
+
+
+Item = Message | Reasoning | FunctionCall | CustomToolCall | Compaction

@@ -136,12 +136,19 @@ _UNSUPPORTED: Unsupported = {
     "n": ((None, 1), "n is not supported by the Responses API"),
 }
 
-_DECODER = msgspec.json.Decoder(ResponsesRequest)
+
+class InputTokensRequest(ResponsesRequest, frozen=True, kw_only=True):
+    """The body of `POST /v1/responses/input_tokens`. The model may be left out."""
+
+    model: str = ""
 
 
-def decode(body: bytes) -> ResponsesRequest:
+_DECODERS = {kind: msgspec.json.Decoder(kind) for kind in (ResponsesRequest, InputTokensRequest)}
+
+
+def decode(body: bytes, kind: type[ResponsesRequest] = ResponsesRequest) -> ResponsesRequest:
     """The request in `body`. Raises `InvalidRequest` naming the field at fault."""
-    request = decode_body(_DECODER, body)
+    request = decode_body(_DECODERS[kind], body)
     check_unsupported(request, _UNSUPPORTED)
     check_own_fields(request.chat_template_kwargs, request.dovetail)
     if len(request.metadata or ()) > _MAX_METADATA:

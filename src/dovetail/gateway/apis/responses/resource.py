@@ -134,9 +134,13 @@ def _shown_format(shape: dict[str, Any] | None) -> dict[str, Any]:
     return {**shape, "description": shape.get("description"), "strict": shape.get("strict") is not False}
 
 
-def ended(resource: Resource, output: tuple[Item, ...], totals: ChoiceTotals, prompt: int, now: int) -> Resource:
-    """`resource` at the end of the answer. `prompt`: the tokens of the prompt; `now`: seconds since the epoch."""
-    cut = totals.finish == "length"
+def ended(
+    resource: Resource, output: tuple[Item, ...], totals: ChoiceTotals, prompt: int, now: int, *, cut: bool
+) -> Resource:
+    """`resource` at the end of the answer.
+
+    `prompt`: the tokens of the prompt. `now`: seconds since the epoch. `cut`: the answer is incomplete.
+    """
     return msgspec.structs.replace(
         resource,
         status="incomplete" if cut else "completed",
