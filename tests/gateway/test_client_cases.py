@@ -126,6 +126,26 @@ async def test_a_search_for_tools_has_a_result(engine: ScriptedEngine, tok: Toke
     assert "Available now: mcp__w__get_weather" in tok.decode(engine.seen[0].prompt)
 
 
+async def test_options_that_the_template_does_not_have_are_left_out(
+    engine: ScriptedEngine, tok: Tokenizer, shared_data: Path
+) -> None:
+    answer = await replay(engine, tok, case(shared_data, "06-pi-preserve_thinking-400"))
+    assert answer.status_code == 200
+    assert answer.headers["x-dovetail-omitted"] == "chat_template_kwargs.preserve_thinking"
+
+
+async def test_a_change_of_tools_is_left_out(engine: ScriptedEngine, tok: Tokenizer, shared_data: Path) -> None:
+    answer = await replay(engine, tok, case(shared_data, "10-messages-tool_addition-400"))
+    assert answer.status_code == 200
+    assert answer.headers["x-dovetail-omitted"] == "messages[2].content[1]:tool_addition"
+
+
+async def test_a_refusal_in_a_history_is_text(engine: ScriptedEngine, tok: Tokenizer, shared_data: Path) -> None:
+    answer = await replay(engine, tok, case(shared_data, "11-chat-refusal-part-400"))
+    assert answer.status_code == 200 and "x-dovetail-omitted" not in answer.headers
+    assert "I cannot" in tok.decode(engine.seen[0].prompt)
+
+
 async def test_codex_is_told_to_do_without_a_websocket(
     engine: ScriptedEngine, tok: Tokenizer, shared_data: Path
 ) -> None:

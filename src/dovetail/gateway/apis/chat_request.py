@@ -70,7 +70,6 @@ class ChatRequest(SamplingRequest, frozen=True, kw_only=True):
     echo: Any = None
     prediction: Any = None
     audio: Any = None
-    web_search_options: Any = None
     chat_template: Any = None
     documents: Any = None
 
@@ -143,7 +142,6 @@ _UNSUPPORTED: Unsupported = UNSUPPORTED | {
     "echo": ((None, False), "echo is not supported"),
     "prediction": ((None,), "prediction is not supported yet"),
     "audio": ((None,), "audio is not supported"),
-    "web_search_options": ((None,), "web_search_options are not supported"),
     "chat_template": ((None,), "chat_template is not supported: serve the model with the template"),
     "documents": ((None, []), "documents are not supported: put them into a message"),
 }

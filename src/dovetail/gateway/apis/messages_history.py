@@ -84,6 +84,8 @@ class InputMessage(msgspec.Struct, frozen=True):
 _BILLING_HEADER = "x-anthropic-billing-header:"
 #: What the servers' own tools leave in a history. The answers that the model gave with them are text beside them.
 _SERVER_BLOCKS = re.compile(r"server_tool_use|mcp_tool_use|mcp_tool_listing|\w+_tool_result")
+#: Blocks of the system that offer a tool or take it back. The model has every tool in `tools` from the beginning.
+_TOOL_CHANGES = ("tool_addition", "tool_removal")
 _BETWEEN_BLOCKS = "\n\n"
 _TELLS_ERROR = re.compile(r"\W*(\w+_)?error", re.IGNORECASE)
 
@@ -155,6 +157,9 @@ class History:
             return content
         texts = []
         for block, where, kind in _blocks(content, field):
+            if kind in _TOOL_CHANGES:
+                self.omitted.append(f"{where}:{kind}")
+                continue
             if kind != "text":
                 _refuse(where, kind, "text")
             text = convert_field(block, Text, where).text

@@ -65,10 +65,12 @@ def decode_body(decoder: msgspec.json.Decoder[Request], body: bytes) -> Request:
 def ignored_fields(body: bytes, kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """The fields of `body` that a `kind` does not have: a field of another server, or one that is misspelled.
 
-    Without those that never change an answer. `body` has been decoded as a `kind`.
+    Without those that never change an answer, and those that are null. `body` has been decoded as a `kind`.
     """
     known = _HARMLESS.union(kind.__struct_fields__)
-    return tuple(field for field in _FIELDS.decode(body) if field not in known)
+    return tuple(
+        field for field, value in _FIELDS.decode(body).items() if field not in known and bytes(value) != b"null"
+    )
 
 
 def convert_field(value: Any, kind: type[Part], field: str) -> Part:
@@ -94,7 +96,7 @@ def check_own_fields(options: dict[str, Any] | None, extension: Extension | None
 
 
 def _check_template_kwargs(options: dict[str, Any]) -> None:
-    """Refuse options that no template can have. The format refuses the others that it does not know."""
+    """Refuse options that no template can have. Others that the model's template does not have are left out."""
     for name in options:
         field = f"chat_template_kwargs.{name[:_LONGEST_OPTION]}"
         if name in _NOT_OPTIONS:
@@ -229,7 +231,6 @@ class SamplingRequest(SamplingFields, frozen=True, kw_only=True):
     prompt_logprobs: Any = None
     include_stop_str_in_output: Any = None
     priority: Any = None
-    return_token_ids: Any = None
     truncate_prompt_tokens: Any = None
     typical_p: Any = None
     repeat_penalty: Any = None
@@ -259,7 +260,6 @@ UNSUPPORTED: Unsupported = {
     "prompt_logprobs": ((None,), "prompt_logprobs are not supported yet"),
     "include_stop_str_in_output": ((None, False), "include_stop_str_in_output is not supported yet"),
     "priority": ((None, 0), "priority is not supported: requests start in the order of arrival"),
-    "return_token_ids": ((None, False), "return_token_ids is not supported: use dovetail.return_token_ids"),
     "truncate_prompt_tokens": ((None, -1), "truncate_prompt_tokens is not supported: shorten the prompt"),
     "typical_p": ((None, 1), "typical_p is not supported: use top_p or min_p"),
     "repeat_penalty": ((None, 1), "repeat_penalty is not supported: use repetition_penalty"),

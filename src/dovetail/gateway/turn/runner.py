@@ -91,6 +91,7 @@ class TurnRunner:
                 raise InvalidRequest("this server does not let requests switch its gate off", param="dovetail.gate")
             if self._defaults.fixed_sampling is not None:
                 request = fixed(request, self._defaults.fixed_sampling)
+            request = request.for_template(self._format.template_options)
             request = truncated(request, self._has_room) if request.truncate else request
             return self._prepare(request, recorded)
 
@@ -104,6 +105,7 @@ class TurnRunner:
                 (raw,) = request.prompts
                 return Rendered(request, prompt_of(raw, self._tokenizer), ids_of(raw, self._tokenizer), ())
             declared_tools(request, self._format)  # refuses the tools that `prepare` refuses
+            request = request.for_template(self._format.template_options)
             written = self._written(request)
             ids = tuple(written.prompt.ids(self._tokenizer))
             return Rendered(request, written.prompt, ids, self._reports(request, written))

@@ -62,14 +62,24 @@ class FieldNames(msgspec.Struct, frozen=True):
             raise
 
 
+#: Names that templates have for one option, whether a prompt shows the reasoning of earlier turns, with the value that
+#: shows it.
+_KEEPING = {
+    "preserve_thinking": True,
+    "keep_past_thinking": True,
+    "clear_thinking": False,
+    "drop_thinking": False,
+    "truncate_history_thinking": False,
+}
+_EFFORTS = ("reasoning_effort", "thinking_effort")
+
 #: Template options that are request fields too, with the name of that field.
 FIELD_OF_OPTION = {
-    "reasoning_effort": "reasoning_effort",
-    "thinking_effort": "reasoning_effort",
+    **dict.fromkeys(_EFFORTS, "reasoning_effort"),
     "tool_choice": "tool_choice",
     "response_format": "response_format",
     "verbosity": "verbosity",
-    "preserve_thinking": "thinking.keep",
+    **dict.fromkeys(_KEEPING, "thinking.keep"),
 }
 
 #: Reasoning before a required call leaves 1 / this of the answer's tokens for the call, but no more than this number.
@@ -211,6 +221,26 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
         left = max_tokens - min(max_tokens // _FOR_A_CALL, _MOST_FOR_A_CALL)
         return left if budget is None else min(budget, left), field
 
+    def for_template(self, declared: Container[str]) -> TurnRequest:
+        """The request with the `chat_template_kwargs` that the template declares; the others are in `omitted`.
+
+        One that the template has under another name gets that name.
+        """
+        own: dict[str, Any] = {}
+        renamed: dict[str, Any] = {}
+        unknown: list[str] = []
+        for name, value in self.chat_template_kwargs.items():
+            if name in declared or name in THINKING_OPTIONS:
+                own[name] = value
+            elif others := [option for option in _other_names(name, value) if option[0] in declared]:
+                renamed.update(others)
+            else:
+                unknown.append(f"chat_template_kwargs.{name}")
+        if len(own) == len(self.chat_template_kwargs):
+            return self
+        omitted = (*self.omitted, *unknown)
+        return msgspec.structs.replace(self, chat_template_kwargs=renamed | own, omitted=omitted)
+
     def template_options(self, declared: Container[str]) -> dict[str, Any]:
         """The options for the template: `chat_template_kwargs`, and the request's own fields that it declares."""
         effort = None if self.reasoning_effort == "none" else self.reasoning_effort  # `thinking` is False then
@@ -225,12 +255,21 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
             "thinking.keep": True if self.keep_reasoning else None,
         }
         options = {option: value for option, field in FIELD_OF_OPTION.items() if (value := fields[field]) is not None}
+        options |= {name: keeps for name, keeps in _KEEPING.items() if name in options}
         options = {option: value for option, value in options.items() if option in declared}
         return options | {
             name: value
             for name, value in self.chat_template_kwargs.items()
             if name not in THINKING_OPTIONS or name in declared
         }
+
+
+def _other_names(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Other names of a template option, with the values that mean `value` there."""
+    if name in _KEEPING and isinstance(value, bool):
+        yield from ((other, keeps == (value == _KEEPING[name])) for other, keeps in _KEEPING.items())
+    elif name in _EFFORTS:
+        yield from ((other, value) for other in _EFFORTS)
 
 
 _FIELDS = (

@@ -85,7 +85,6 @@ class ResponsesRequest(SamplingFields, frozen=True, kw_only=True):
     background: Any = None
     conversation: Any = None
     prompt: Any = None
-    moderation: Any = None
     context_management: Any = None
     stop: Any = None
     logit_bias: Any = None
@@ -129,7 +128,6 @@ _UNSUPPORTED: Unsupported = {
     "background": ((None, False), "background is not supported: stream the response"),
     "conversation": ((None,), "conversation is not supported: use previous_response_id"),
     "prompt": ((None,), "prompt is not supported: there are no stored prompt templates, send instructions and input"),
-    "moderation": ((None,), "moderation is not supported"),
     "context_management": ((None, []), "context_management is not supported: use truncation"),
     "stop": ((None, []), "stop is not supported by the Responses API"),
     "logit_bias": ((None, {}), "logit_bias is not supported by the Responses API"),
