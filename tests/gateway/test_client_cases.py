@@ -146,6 +146,14 @@ async def test_a_refusal_in_a_history_is_text(engine: ScriptedEngine, tok: Token
     assert "I cannot" in tok.decode(engine.seen[0].prompt)
 
 
+async def test_a_sub_agent_asks_for_another_name(engine: ScriptedEngine, tok: Tokenizer, shared_data: Path) -> None:
+    recorded = case(shared_data, "08-claude-code-haiku-404")
+    for aliases, status in (((), 404), (("claude-haiku-*",), 200), (("*",), 200)):
+        answer = await replay(engine, tok, recorded, msgspec.structs.replace(SETTINGS, aliases=aliases))
+        assert answer.status_code == status
+    assert sent(answer)[0]["message"]["model"] == "claude-haiku-5-5"
+
+
 async def test_codex_is_told_to_do_without_a_websocket(
     engine: ScriptedEngine, tok: Tokenizer, shared_data: Path
 ) -> None:

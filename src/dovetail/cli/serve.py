@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def check_servable(plan: Plan) -> None:
-    """Raise `PlanError` or `CheckpointError` for a plan whose files are not all on this machine.
+    """Raise `PlanError` or `CheckpointError` for a plan whose files are not all on this machine, or that contradicts
+    itself.
 
     vLLM downloads the weights of a model on the hub itself, and a server that already runs has loaded its own.
     """
@@ -98,6 +99,7 @@ def check_servable(plan: Plan) -> None:
         raise CheckpointError(f"{target} is incomplete: it holds no weights")
     if plan.value("reasoning_budget") is not None and engine != "embedded":
         raise PlanError(f"reasoning_budget needs the embedded engine: nothing ends reasoning in the engine {engine}")
+    _aliases(plan)
     if plan.value("format") is None:
         raise PlanError(f"the format of {target} is not known: set it with --format")
 
@@ -106,6 +108,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
     """The gateway in front of `engine`, as the plan configures it."""
     settings = Settings(
         served_model_name=plan.value("served_model_name"),
+        aliases=_aliases(plan),
         strict=plan.value("strict"),
         no_repair=listed_kinds(plan.value("no_repair")),
         on_malformed_call=plan.value("on_malformed_call"),
@@ -128,6 +131,16 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         recordings=recording_options(plan),
     )
     return create_app(engine, fmt, tokenizer, settings, telemetry(plan), inspect_routes(settings, tokenizer))
+
+
+def _aliases(plan: Plan) -> tuple[str, ...]:
+    """The further names of the model. Raises `PlanError` for an alias of another one."""
+    served = plan.value("served_model_name")
+    pairs = [alias.rpartition("=") for alias in (plan.value("alias") or "").split(",") if alias]
+    for name, _, target in pairs:
+        if target != served:
+            raise PlanError(f"alias is {name}={target}, but the served model is {served}: see --served-model-name")
+    return (*(name for name, _, _ in pairs), *(["*"] if plan.value("accept_any_model") else []))
 
 
 def _body_memory(plan: Plan) -> dict[str, int]:

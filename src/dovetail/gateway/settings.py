@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from pathlib import Path
 
 import msgspec
@@ -10,6 +12,9 @@ from dovetail.gateway.limits.keys import Keyring
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingOptions
 from dovetail.gateway.turn.turn_request import TurnDefaults
+
+#: The longest name that an alias may stand for, in characters.
+_LONGEST_NAME = 256
 
 
 class StoreLimits(msgspec.Struct, frozen=True):
@@ -23,10 +28,10 @@ class StoreLimits(msgspec.Struct, frozen=True):
 class Settings(TurnDefaults, frozen=True, kw_only=True):
     """The gateway's settings: for turns, and for the server.
 
-    `served_model_name` is the model's name in the API. With `api_key` or `keys`, every path that computes or shows
-    something of the model requires that key, which has no limits, or one of the named keys. Web pages of
-    `allow_origins` ("*": all) may call the server. `max_body_bytes` limits the size of a request, `body_memory_bytes`
-    the size of all requests that are received or prepared at a time.
+    `served_model_name` is the model's name in the API, and `aliases` are further names, in which * stands for any text.
+    With `api_key` or `keys`, every path that computes or shows something of the model requires that key, which has no
+    limits, or one of the named keys. Web pages of `allow_origins` ("*": all) may call the server. `max_body_bytes`
+    limits the size of a request, `body_memory_bytes` the size of all requests that are received or prepared at a time.
 
     `hosts` are the names and addresses by which clients may call the server (None: any). On loopback without a key it
     keeps web pages out, which can make a browser call any address by a name of their own (DNS rebinding).
@@ -39,6 +44,7 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     """
 
     served_model_name: str
+    aliases: tuple[str, ...] = ()
     api_key: str | None = None
     keys: Keyring | None = None
     allow_origins: tuple[str, ...] = ()
@@ -52,6 +58,17 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     response_limits: StoreLimits = StoreLimits()
     recordings: RecordingOptions | None = None
 
+    def serves(self, name: str) -> bool:
+        """Whether the model is served under `name`."""
+        if name == self.served_model_name:
+            return True
+        return len(name) <= _LONGEST_NAME and any(_pattern(alias).fullmatch(name) for alias in self.aliases)
+
     def __repr__(self) -> str:
         # Without the keys, which the generated one would show in logs.
         return f"Settings(served_model_name={self.served_model_name!r}, strict={self.strict!r})"
+
+
+@functools.lru_cache
+def _pattern(alias: str) -> re.Pattern[str]:
+    return re.compile("(?s:.*)".join(map(re.escape, alias.split("*"))))

@@ -74,6 +74,13 @@ def _validate_origins(value: str) -> None:
             )
 
 
+def _validate_aliases(value: str) -> None:
+    for alias in value.split(","):
+        name, equals, served = alias.rpartition("=")
+        if not (name and equals and served):
+            raise PlanError(f"{alias!r:.80} is not an alias: give a further name and the served one, as in haiku=NAME")
+
+
 def _validate_collector(value: str) -> None:
     if "@" in value:
         raise PlanError("it must not contain a key: put that into OTEL_EXPORTER_OTLP_HEADERS")
@@ -658,6 +665,19 @@ OPTIONS: tuple[Option, ...] = (
         "the name that clients call the model by (default: the folder's name, or the hub id)",
         {"vllm": "--served-model-name", "sglang": "--served-model-name"},
         common=True,
+    ),
+    _serving(
+        "alias",
+        _Text | None,
+        "further name that clients may call the model by, such as haiku=NAME; * stands for any text",
+        metavar="ALIAS=NAME",
+        repeats=True,
+        validate=_validate_aliases,
+    ),
+    _serving(
+        "accept_any_model",
+        bool | None,
+        "serve the model under any name, because agents ask for several (default: no)",
     ),
     _serving(
         "host",

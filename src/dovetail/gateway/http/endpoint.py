@@ -171,12 +171,9 @@ class Endpoint:
         return exchange, self._turn(exchange, report, account)
 
     def _exchange(self, body: bytes, report: RequestReport, account: Account | None) -> Exchange:
-        exchange, served = self._read(body, account), self._serving.settings.served_model_name
+        exchange = self._read(body, account)
         report.model, report.streams = exchange.model, exchange.streams
-        if exchange.model != served:
-            raise unknown_model(exchange.model, served)
-        if account is not None:
-            account.check_model(exchange.model)
+        check_model(exchange.model, self._serving.settings, account)
         return exchange
 
     def _turn(self, exchange: Exchange, report: RequestReport, account: Account | None) -> PreparedTurn:
@@ -235,12 +232,18 @@ class QueryEndpoint:
         await send_json(reply.body, report, send)
 
     def _reply(self, body: Body, account: Account | None) -> Reply:
-        query, served = self._read(body.take(), account), self._serving.settings.served_model_name
-        if query.model is not None and query.model != served:
-            raise unknown_model(query.model, served)
-        if account is not None:
-            account.check_model(query.model or served)
+        query, settings = self._read(body.take(), account), self._serving.settings
+        check_model(query.model or settings.served_model_name, settings, account)
         return query.reply(self._serving.runner)
+
+
+def check_model(name: str, settings: Settings, account: Account | None) -> None:
+    """Raise `UnknownModel` for a name under which no model is served, and `Forbidden` if the key may not use it."""
+    served = settings.served_model_name
+    if name != served and not settings.serves(name):
+        raise unknown_model(name, served)
+    if account is not None and not account.allows(name):
+        account.check_model(served)
 
 
 def account_of(scope: Scope) -> Account | None:

@@ -12,8 +12,8 @@ from starlette.routing import BaseRoute, Route
 
 import dovetail
 from dovetail.completion import Engine
-from dovetail.gateway.http.endpoint import account_of
-from dovetail.gateway.http.errors import described, unknown_model
+from dovetail.gateway.http.endpoint import account_of, check_model
+from dovetail.gateway.http.errors import described
 from dovetail.gateway.limits.queue import Draining
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.settings import Settings
@@ -51,9 +51,9 @@ class Pages:
         """The route of the metrics alone."""
         return [Route("/metrics", self._show_metrics)]
 
-    def _model(self) -> dict[str, Any]:
-        """The served model, with the fields of OpenAI's API, of vLLM's (`max_model_len`), and of Anthropic's."""
-        name, context = self._settings.served_model_name, self._engine.info.context
+    def _model(self, name: str) -> dict[str, Any]:
+        """The model under a name, with the fields of OpenAI's API, of vLLM's (`max_model_len`), and of Anthropic's."""
+        context = self._engine.info.context
         return {
             "id": name,
             "object": "model",
@@ -68,19 +68,18 @@ class Pages:
         }
 
     async def _models(self, request: Request) -> Response:
-        name = self._settings.served_model_name
-        account = account_of(request.scope)
-        names = [name] if account is None or account.allows(name) else []
+        served, account = self._settings.served_model_name, account_of(request.scope)
+        names = [served, *(alias for alias in self._settings.aliases if "*" not in alias)]
+        if account is not None and not account.allows(served):
+            names = [name for name in names if account.allows(name)]
         ends = dict.fromkeys(("first_id", "last_id"), next(iter(names), None))  # Anthropic's, and so is the next
-        return JSONResponse({"object": "list", "data": [self._model() for _ in names], **ends, "has_more": False})
+        data = [self._model(name) for name in names]
+        return JSONResponse({"object": "list", "data": data, **ends, "has_more": False})
 
     async def _one_model(self, request: Request) -> Response:
         name = request.path_params["id"]
-        if name != self._settings.served_model_name:
-            raise unknown_model(name, self._settings.served_model_name)
-        if (account := account_of(request.scope)) is not None:
-            account.check_model(name)
-        return JSONResponse(self._model())
+        check_model(name, self._settings, account_of(request.scope))
+        return JSONResponse(self._model(name))
 
     async def _root(self, request: Request) -> Response:
         return JSONResponse(
