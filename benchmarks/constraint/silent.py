@@ -1,9 +1,9 @@
 """`python -m benchmarks.constraint.silent`: a model that wants to end its turn before it has said anything.
 
-Models of random weights, whose ends of reasoning and of turns are made likelier, answer `--asks` requests each at temperature 1, with tools
-and `tool_choice: auto`, through the embedded engine with drafts and the format's own reader: once where an answer may
-be silent, and once under the guard. Counted are the silent answers of both runs, how often the guard refused an end,
-and the answers that were not silent and that the guard changed all the same, of which there must be none.
+Models of random weights, whose ends of reasoning and of turns are made likelier, answer `--asks` requests each at
+temperature 1, with tools and `tool_choice: auto`, through the embedded engine and the format's own reader: once where an
+answer may be silent, and once under the guard. Counted are the silent answers of both runs, how often the guard refused
+an end, and the answers that were not silent and that the guard changed all the same, of which there must be none.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def silent(model: forced.Model, answer: Answer) -> bool:
 
 
 def measured(family: str, asks: int) -> tuple[int, int, int, int]:
-    """Of `asks` answers: silent ones without and with the guard, refused ends, answers that were changed for nothing."""
+    """Of `asks` answers: silent ones without and with the guard, refused ends, and answers changed for nothing."""
     with forced.random_weights(family, "auto", thinking=True) as model:
         grammars = (model.format.grammar(forced.TOOLS, thinking=True, silent=it) for it in (True, False))
         may_be, speaking = (matcher.compile(cast(Any, each), model.tokenizer, model.ends) for each in grammars)

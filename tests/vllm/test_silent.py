@@ -29,7 +29,20 @@ def server(
 ) -> Iterator[Process]:
     log = tmp_path_factory.mktemp("log") / "vllm.log"
     words = ("--engine", "vllm", "--vllm", program, "--engine-log", log, "--engine-args=--enforce-eager")
-    options = ("--context", "1024", "--dtype", "float32", "--max-batch", "16", "--served-model-name", asking.MODEL)
+    options = (
+        "--context",
+        "1024",
+        "--dtype",
+        "float32",
+        "--max-batch",
+        "16",
+        "--drafter",
+        "none",
+        "--method",
+        "none",
+        "--served-model-name",
+        asking.MODEL,
+    )
     with up(processes.dovetail(*words, *options, "--grammar-backend", request.param)) as process:
         yield process
         assert process.stop() == 0
