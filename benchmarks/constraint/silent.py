@@ -1,9 +1,10 @@
 """`python -m benchmarks.constraint.silent`: a model that wants to end its turn before it has said anything.
 
 Models of random weights, whose ends of reasoning and of turns are made likelier, answer `--asks` requests each at
-temperature 1, with tools and `tool_choice: auto`, through the embedded engine and the format's own reader: once where an
-answer may be silent, and once under the guard. Counted are the silent answers of both runs, how often the guard refused
-an end, and the answers that were not silent and that the guard changed all the same, of which there must be none.
+temperature 1, with tools and `tool_choice: auto`, through the embedded engine and the format's own reader: once where
+an answer may be silent, and once under the guard. Counted are the silent answers of both runs, how often the guard
+refused an end, and the answers that were not silent and that the guard changed all the same, of which there must be
+none.
 """
 
 from __future__ import annotations
