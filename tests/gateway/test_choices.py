@@ -104,7 +104,7 @@ async def test_each_choice_has_its_own_constraint_and_reader(engine: ScriptedEng
     )
     constraints = [choice.completion.constraint for choice in kimi.prepare(request).choices]
     assert None not in constraints and len(set(map(id, constraints))) == 3
-    readers = [choice.reader for choice in hermes.prepare(request).choices]
+    readers = [choice.new_reader() for choice in hermes.prepare(request).choices]
     called = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     ids = [event.id for reader in readers for event in reader.feed(called) if isinstance(event, CallStart)]
     assert len(ids) == len(set(ids)) == 3, "calls of different choices have one id"

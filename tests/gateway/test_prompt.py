@@ -247,7 +247,7 @@ def test_a_template_may_ignore_the_thinking_option(tok: Tokenizer) -> None:
             return super()._render(messages, tools, True, open_turn)
 
     turn = prepared(tok, Always(), tools=[TOOL], chat_template_kwargs={"thinking": False})
-    events = turn.choices[0].reader.feed("hm</think>ok")
+    events = turn.choices[0].new_reader().feed("hm</think>ok")
     assert [type(event).__name__ for event in events] == ["Reasoning", "Content"]
     constraint = turn.choices[0].completion.constraint
     assert constraint is not None and constraint.advance(tok.control["</think>"])
@@ -305,7 +305,7 @@ def test_a_continued_answer_is_constrained_or_refused(tok: Tokenizer) -> None:
         )
     assert prepared(tok, Headed(), tools=[TOOL]).choices[0].completion.constraint is not None
     unconstrained = prepared(tok, Open(), tools=[TOOL], dovetail={"strict": "off"}, **half)
-    assert [type(event).__name__ for event in unconstrained.choices[0].reader.feed("hm</think>ok")] == [
+    assert [type(event).__name__ for event in unconstrained.choices[0].new_reader().feed("hm</think>ok")] == [
         "Reasoning",
         "Content",
     ]
@@ -354,7 +354,8 @@ def test_tools_that_messages_declare_can_be_called(tok: Tokenizer) -> None:
         turn = prepared(tok, ShowsMessageTools(), messages=messages, tools=tools)
         assert turn.choices[0].completion.constraint is not None
         assert all(map(turn.choices[0].completion.constraint.advance, ids[:-1]))
-        events = [*turn.choices[0].reader.feed(tok.decode(ids)), *turn.choices[0].reader.finish("stop")]
+        reader = turn.choices[0].new_reader()
+        events = [*reader.feed(tok.decode(ids)), *reader.finish("stop")]
         assert [(made.name, made.arguments) for made in fold(events).calls] == [("g", "{}")]
     for choice in ("required", {"type": "function", "function": {"name": "g"}}):
         chosen = (

@@ -11,6 +11,7 @@ import pytest
 
 from dovetail.completion import EngineInfo, Sampling
 from dovetail.events import Call, Message
+from dovetail.gateway import Settings
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, openai_client
 from tests.tools import taking, tool
@@ -73,7 +74,7 @@ async def test_the_same_message_both_ways(
     engine: ScriptedEngine, tok: Tokenizer, thinking: bool, sizes: tuple[int, ...]
 ) -> None:
     engine.sizes = sizes
-    async with openai_client(engine, tok) as client:
+    async with openai_client(engine, tok, Settings(served_model_name=MODEL, allow_silent=True)) as client:
         for name, answer in ANSWERS.items():
             answer = answer if thinking else Message(answer.content, "", answer.calls)
             engine.ids = ids_of(answer, tok, thinking=thinking)

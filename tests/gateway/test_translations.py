@@ -26,7 +26,7 @@ from tests.gateway.scripted import MODEL, ScriptedEngine, turn_request
 
 pytestmark = pytest.mark.anyio
 
-SETTINGS = Settings(served_model_name=MODEL)
+SETTINGS = Settings(served_model_name=MODEL, allow_silent=True)
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 100_000}
 
 

@@ -114,6 +114,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         on_malformed_call=plan.value("on_malformed_call"),
         allow_silent=bool(plan.value("allow_silent")),
         strict_max_tokens=bool(plan.value("strict_max_tokens")),
+        loops=plan.value("loops"),
         reasoning_budget=plan.value("reasoning_budget"),
         fixed_sampling=_fixed_sampling(plan),
         gate_override=plan.value("gate_override") is not False,

@@ -30,6 +30,8 @@ from dovetail.tokens import Prompt, Segment, Tokenizer, raw_prompt
 
 #: The prompt opens the reasoning block, or the model writes all of it, or the model does not reason.
 ReasoningBlock = Literal["opened", "written", "none"]
+#: Texts that no answer has: noncharacters.
+_THOUGHT, _ANSWER = "\ufdd1\ufddd", "\ufdd1\ufdde"
 Messages = Sequence[Mapping[str, Any]]
 #: As an OpenAI client sends them, or checked.
 Tools = Sequence[Mapping[str, Any]] | checked.Tools | None
@@ -215,6 +217,12 @@ class Format(ABC):
         prompts = (raw_prompt(marker, tokenizer, prefix=False, controls=True) for marker in self._reasoning_ends)
         opening, closing = (tuple(prompt.ids(tokenizer)) for prompt in prompts)
         return Markers(opening, closing) if closing[0] in tokenizer.control_literals else None
+
+    def end_of_reasoning(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """The tokens between reasoning and where an answer without reasoning begins; none if there is no reasoning."""
+        reasoned = self.write(Message(_ANSWER, _THOUGHT)).text.partition(_THOUGHT)[2]
+        plain = self.write(Message(_ANSWER), thinking=False).text
+        return tuple(raw_prompt(reasoned.removesuffix(plain), tokenizer, prefix=False, controls=True).ids(tokenizer))
 
     def left_open(self, prompt: Prompt) -> bool:
         """Whether `prompt` ends inside a reasoning block. The reader of the answer needs this as `thinking`."""

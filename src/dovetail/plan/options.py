@@ -611,6 +611,12 @@ OPTIONS: tuple[Option, ...] = (
         "let answers end without content and calls, unless the request says otherwise (default: no)",
     ),
     _serving(
+        "loops",
+        Literal["report", "stop", "break", "off"],
+        "what becomes of answers that repeat themselves, unless the request says otherwise. report: a defect. stop: "
+        "they end. break: their reasoning ends, outside of it they do. off: nothing (default: report)",
+    ),
+    _serving(
         "response_store",
         _Text | None,
         "file in which /v1/responses stores responses, or none (default: ~/.cache/dovetail/responses.db)",

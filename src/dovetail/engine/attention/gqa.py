@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dovetail.engine.attention.causal import causal_mask, check_cached, fused, fused_attention, query_blocks
-from dovetail.engine.casting import cast
+from dovetail.engine.linear import cast
 from dovetail.engine.models.base import ForwardBatch, Span
 from dovetail.engine.settings import AttentionBackend
 

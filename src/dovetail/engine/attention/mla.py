@@ -22,7 +22,7 @@ from dovetail.engine.attention.causal import (
     query_blocks,
 )
 from dovetail.engine.attention.latent_rows import LatentRows
-from dovetail.engine.casting import cast
+from dovetail.engine.linear import cast
 from dovetail.engine.models.base import ForwardBatch, Span
 from dovetail.engine.settings import AttentionBackend
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dovetail.engine.attention.latent_rows import LatentRows
 from dovetail.engine.attention.partial import attend_part, merge, shares
-from dovetail.engine.casting import cast
+from dovetail.engine.linear import cast
 from dovetail.engine.models.base import ForwardBatch
 from dovetail.engine.parallel.group import Context, Exchange, Group
 from dovetail.engine.parallel.split import LocalSpan

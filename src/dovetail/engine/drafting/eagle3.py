@@ -18,10 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dovetail.engine.casting import cast
 from dovetail.engine.config import DeepseekV3Config, Eagle3Config
 from dovetail.engine.drafting.choose import Head
-from dovetail.engine.linear import Linear
+from dovetail.engine.linear import Linear, cast
 from dovetail.engine.models import deepseek_v3, llama
 from dovetail.engine.models.base import ForwardBatch, Model
 from dovetail.engine.models.decoder import Layer

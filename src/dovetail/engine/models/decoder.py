@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dovetail.engine.casting import cast
 from dovetail.engine.config import TargetConfig
+from dovetail.engine.linear import cast
 from dovetail.engine.models.base import ForwardBatch
 from dovetail.engine.models.layers import Options, RMSNorm, rotary_table
 from dovetail.engine.parallel.group import Group

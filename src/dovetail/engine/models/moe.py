@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dovetail.engine.casting import cast
 from dovetail.engine.config import DeepseekV3Config
-from dovetail.engine.linear import Linear
+from dovetail.engine.linear import Linear, cast
 from dovetail.engine.models.layers import MLP, Options, silu_and_mul
 
 # With few experts and a few tokens all experts run as one wide MLP: two products in place of six small ops for each

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from dovetail.events import Defect
 from dovetail.formats.prompts.history import Repair
-from dovetail.gateway.turn.output import FinishReason, Step
+from dovetail.gateway.turn.output import FinishReason, GuardKind, Step
 from dovetail.gateway.turn.turn import PreparedTurn
 
 
@@ -20,9 +20,13 @@ class OutputDefect(msgspec.Struct, frozen=True):
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """The response's `dovetail` field. `earlier_repairs` counts the repairs that earlier turns reported, by kind."""
+    """The response's `dovetail` field.
+
+    `guards`: those that acted. `earlier_repairs` counts the repairs that earlier turns reported, by kind.
+    """
 
     defects: tuple[OutputDefect, ...] | UnsetType = UNSET
+    guards: tuple[GuardKind, ...] | UnsetType = UNSET
     repairs: tuple[Repair, ...] | UnsetType = UNSET
     earlier_repairs: dict[str, int] | UnsetType = UNSET
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
@@ -66,6 +70,7 @@ class ChoiceTotals:
         self.ids: list[int] = []
         self.finish: FinishReason | None = None
         self._defects: list[OutputDefect] = []
+        self._guards: list[GuardKind] = []
 
     def add(self, step: Step) -> None:
         self.steps += 1
@@ -76,11 +81,13 @@ class ChoiceTotals:
         self.cached = _sum(self.cached, step.cached)
         self.finish = step.finish
         self.ids.extend(step.ids)
+        self._guards += step.guards
         self._defects.extend(OutputDefect(e.kind, e.detail) for e in step.events if isinstance(e, Defect))
 
     def extension(self) -> Extension | UnsetType:
         extension = Extension(
             defects=tuple(self._defects) or UNSET,
+            guards=tuple(self._guards) or UNSET,
             repairs=self._turn.new_repairs or UNSET,
             earlier_repairs=_earlier_repairs(self._turn) or UNSET,
             prompt_token_ids=self._prompt if self._with_ids else UNSET,

@@ -1,7 +1,7 @@
 """What /metrics shows, and the only place that counts.
 
-Labels have values from the code and never from a request, except for the names of tools where the operator wants them,
-of which at most `_MOST_TOOLS` become labels.
+Labels have values from the code and never from a request, except for the served model's name, and for the names of
+tools where the operator wants them, of which at most `_MOST_TOOLS` become labels.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class Metrics:
             ["kind"],
             registry=registry,
         )
+        guarded = "Answers that would have ended without a word (silent) or were ended in a loop, by model and guard"
+        self._guards = Counter("dovetail_guards", guarded, ["model", "guard"], registry=registry)
         calls = (
             "Finished calls, by tool (other: unknown tools; declared: any tool of the request, or with --metrics-tools "
             f"the names of the first {_MOST_TOOLS}) and by fault"
@@ -188,6 +190,8 @@ class RequestMetrics(Observer):
             report.cached = (report.cached or 0) + step.cached
         if step.events or step.calls:
             self._events(step)
+        for guard in step.guards:
+            self._metrics._guards.labels(report.model, guard).inc()
         if step.finish is not None:
             self._finished_choice(step)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from dovetail.completion import TokenBatch
 from dovetail.errors import EngineError
-from dovetail.events import CallStart, Event
+from dovetail.events import CallStart, Content, Event
 from dovetail.gateway.turn.custom_inputs import CustomInputs
 from dovetail.gateway.turn.logprobs import ContentLogprob, ContentTokens, Speller
 from dovetail.gateway.turn.trace import Trace
@@ -20,6 +21,18 @@ from dovetail.tokens import Detokenizer, Segment
 from dovetail.tokens.segment_stop import SegmentStop
 
 FinishReason = Literal["stop", "length", "tool_calls"]
+#: What a guard kept an answer from: to end without a word, or to repeat itself.
+GuardKind = Literal["silent", "loop"]
+
+
+def is_visible(text: str) -> bool:
+    """Whether `text` has a character that shows: no white space, no control and no zero-width character."""
+    return any(not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf") for c in text)
+
+
+def says_something(events: Iterable[Event]) -> bool:
+    """Whether there is visible content or a call in `events`."""
+    return any(isinstance(e, CallStart) or (isinstance(e, Content) and is_visible(e.text)) for e in events)
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -30,7 +43,8 @@ class Step(msgspec.Struct, frozen=True):
     `ids` belong to reasoning, its markers included. `drafted`, `accepted`, `cached`, `forced` and `drafts` as in
     `TokenBatch`. `calls` are the calls that ended in this step. `stop_string` is the stop string that ended the
     answer, if one did. `prompt_logprobs` are on the first step, if the request asks for them: one entry for each token
-    of the prompt after the first.
+    of the prompt after the first. `guards`: those that act from this step on. `inserted`: how many of the last of `ids`
+    the model did not write, because a guard inserted them.
     """
 
     choice: int
@@ -48,6 +62,8 @@ class Step(msgspec.Struct, frozen=True):
     stop_string: str | None = None
     prompt_logprobs: tuple[ContentLogprob, ...] = ()
     drafts: tuple[int, ...] | None = None
+    guards: tuple[GuardKind, ...] = ()
+    inserted: int = 0
 
 
 class OutputReader:
@@ -79,6 +95,13 @@ class OutputReader:
         self._inputs = CustomInputs(custom_tools) if custom_tools else None
         self._content_tokens = None if speller is None else ContentTokens()
         self._called = False
+        #: Whether there has been visible content or a call.
+        self.said = False
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether the last token read is inside reasoning."""
+        return self._reader.in_reasoning
 
     @property
     def ended_early(self) -> bool:
@@ -110,6 +133,7 @@ class OutputReader:
             self._content_tokens.finish(last)
         events += last
         self._called = self._called or any(isinstance(event, CallStart) for event in events)
+        self.said = self.said or says_something(events)
         events, calls = await self._validated(events, finish, stopped)
         reason: FinishReason | None = finish
         if finish == "stop" and self._called and not stopped:  # after a stop string, the calls are not to be run

@@ -12,11 +12,10 @@ import functools
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import cast
 
 import msgspec
 
-from dovetail.completion import Engine, TokenBatch
+from dovetail.completion import Engine
 from dovetail.conversation import Tools
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.formats import turn as formats
@@ -24,6 +23,8 @@ from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import UNMARKED_CALL, Repair
 from dovetail.gateway.records.answers import AnswerRecorder, AnswerStart, Signatures, recorded_answers, spelling
 from dovetail.gateway.records.record import Sealer, model_digest
+from dovetail.gateway.turn.continuation import Continuation
+from dovetail.gateway.turn.guards import AnswerGuards, must_speak
 from dovetail.gateway.turn.logprobs import Speller
 from dovetail.gateway.turn.output import OutputReader, Step, TimedOutputReader
 from dovetail.gateway.turn.prompt import WrittenPrompt, new_repairs, opening_of, truncated, written_prompt
@@ -200,7 +201,7 @@ class TurnRunner:
                     grammar_required=not language.is_free,
                     recorded=recorded,
                 ),
-                new_reader(choice, language.left_open),
+                functools.partial(new_reader, choice, language.left_open),
             )
             for choice in range(request.choices)
         )
@@ -328,7 +329,7 @@ class TurnRunner:
         self._check_tokens(request, max_tokens)
         named = msgspec.structs.replace(request, id=f"{request.id}.{number}") if number else request
         return [
-            PreparedChoice(completion_of(named, choice, ids, max_tokens, recorded=recorded), RawReader())
+            PreparedChoice(completion_of(named, choice, ids, max_tokens, recorded=recorded), RawReader)
             for choice in range(request.choices)
         ]
 
@@ -402,39 +403,51 @@ class TurnRunner:
     async def _choice_steps(self, turn: PreparedTurn, number: int) -> AsyncGenerator[Step]:
         """The steps of one choice, up to the one with a finish reason. Closing the generator ends the completion."""
         completion, output = turn.choices[number].completion, self._output(turn, number)
-        # The protocol promises an iterator that can be closed, which is the part of a generator that `aclosing` needs.
-        batches = cast(AsyncGenerator[TokenBatch], self._engine.complete(completion))
+        guards = self._guards(turn, number, output)
         # The first token of a prompt has no log probability.
         scored = 0 if completion.prompt_logprobs is None else len(completion.prompt) - 1
-        async with aclosing(batches):
+        async with aclosing(guards.batches()) as batches:
             async for batch in batches:
                 if len(batch.prompt_logprobs) != scored:
                     raise EngineError("the engine did not return the log probabilities of the prompt once")
                 scored = 0
-                step = with_client_names(await output.step(batch), turn.request.client_names)
+                step = guards.noted(with_client_names(await output.step(batch), turn.request.client_names))
                 if step.finish is not None:
                     if output.ended_early:
                         turn.recorder.leave_out(number)
                     break
                 yield step
-            else:
-                raise EngineError("the engine's output ended without a finish reason")
         # The completion is closed before its last step is yielded, so that a slow client does not keep cache blocks.
         yield step
 
     def _output(self, turn: PreparedTurn, number: int) -> OutputReader:
         """What turns the token batches of one choice into steps."""
-        (completion, reader), trace = turn.choices[number], turn.request.trace
+        (completion, new_reader), trace = turn.choices[number], turn.request.trace
         new_output = functools.partial(TimedOutputReader, trace) if trace.detailed else OutputReader
         return new_output(
             number,
-            reader,
+            new_reader(),
             Detokenizer(self._tokenizer),
             AnswerValidator(turn.schemas),
             stop=completion.stop,
             end_ids=self._end_ids.union(completion.stop_token_ids),
             speller=None if completion.logprobs is None else self._speller,
             custom_tools=turn.custom_tools_written,
+        )
+
+    def _guards(self, turn: PreparedTurn, number: int, output: OutputReader) -> AnswerGuards:
+        request, defaults = turn.request, self._defaults
+        plain = dataclasses.replace(turn.language, left_open=False, thinking=False, continues=False)
+        grammar = functools.partial(self._grammar, request, plain)
+        return AnswerGuards(
+            self._engine,
+            turn,
+            number,
+            output,
+            functools.partial(Continuation, turn, number, self._engine.info, self._end_ids, grammar),
+            speaks=must_speak(request, defaults.allow_silent),
+            loops=request.extension.loops or defaults.loops,
+            ends=self._end_ids,
         )
 
     @functools.cached_property

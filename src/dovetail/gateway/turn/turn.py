@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -27,10 +27,10 @@ AnswerConstraint = Matcher | Guarded | BoundedReasoning
 
 
 class PreparedChoice(NamedTuple):
-    """One answer of a turn: the completion for the engine, and a reader for the engine's output."""
+    """One answer of a turn: the completion for the engine, and what makes a reader for the engine's output."""
 
     completion: Completion
-    reader: Reader
+    new_reader: Callable[[], Reader]
 
 
 def completion_of(

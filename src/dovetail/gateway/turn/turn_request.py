@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -23,6 +23,9 @@ from dovetail.formats.prompts.history import KINDS, Repair
 from dovetail.gateway.records.answers import SignedReasoning
 from dovetail.gateway.turn.trace import Trace
 from dovetail.reading import OnMalformedCall
+
+#: What becomes of an answer that repeats itself. "break" ends its reasoning, so that it goes on behind that.
+Loops = Literal["report", "stop", "break", "off"]
 
 #: Where a path may be cut: before an index, a dot, or the "#" of a JSON pointer.
 _STEP = re.compile(r"[.\[#]")
@@ -95,6 +98,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `gate`: false lets the engine draft `draft_tokens` in each step, whatever its gate would choose.
     `record`: whether the answer comes with its record. `recording`: whether the request is recorded in a file.
     `on_malformed_call`: see `Format.reader`. `silent`: whether the answer may end without content and calls.
+    `loops`: what becomes of an answer that repeats itself.
     """
 
     strict: Strict | None = None
@@ -107,6 +111,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reasoning_budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
     on_malformed_call: OnMalformedCall | None = None
     silent: bool | None = None
+    loops: Loops | None = None
 
     def repairs_off(self, default_off: Iterable[str]) -> set[str]:
         """The kinds of repair that this request does without. `default_off`: those that the server leaves off."""
@@ -310,12 +315,13 @@ def fixed(request: TurnRequest, allowed: FixedSampling) -> TurnRequest:
 
 
 class TurnDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of turns. A request may override `strict`, `no_repair`, `on_malformed_call`, `allow_silent` and
-    `default_max_tokens`.
+    """The settings of turns. A request may override `strict`, `no_repair`, `on_malformed_call`, `allow_silent`,
+    `loops` and `default_max_tokens`.
 
     `strict` is the level of tools when neither the request nor the tool has one. `no_repair` names the kinds of repair
     to leave off. `on_malformed_call` says what becomes of a call that cannot be read (`Format.reader`).
-    `allow_silent`: whether answers may end without content and calls.
+    `allow_silent`: whether answers may end without content and calls. `loops`: what becomes of answers that repeat
+    themselves.
     `default_max_tokens` limits the answers to requests without a limit (None: the rest of the context).
     `reasoning_budget` is the most tokens of reasoning in answers to requests without a budget (None: any number). Only
     an engine that enforces constraints keeps to it. With `strict_max_tokens`, a request for more new tokens than are
@@ -330,6 +336,7 @@ class TurnDefaults(msgspec.Struct, frozen=True, kw_only=True):
     no_repair: frozenset[str] = frozenset()
     on_malformed_call: OnMalformedCall = "error"
     allow_silent: bool = False
+    loops: Loops = "report"
     default_max_tokens: int | None = None
     strict_max_tokens: bool = False
     reasoning_budget: int | None = None
