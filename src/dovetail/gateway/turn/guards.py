@@ -94,6 +94,7 @@ class AnswerGuards:
                     if batch.guarded:
                         self._act("silent")
                     if (looped := self._loop_at(batch)) is not None:
+                        self._act("loop")
                         yield (batch := self._cut(batch, looped))
                         if batch.finish is not None:
                             return
@@ -103,7 +104,6 @@ class AnswerGuards:
                             yield TokenBatch((), "length", drafted=None, cached=None)
                             return
                         batch = TokenBatch((), drafted=None, cached=None)
-                        self._act("loop")
                         break
                     if (said_nothing := self._end_of_silence(batch)) is not None:
                         kept = batch.ids[:said_nothing]
@@ -177,8 +177,6 @@ class AnswerGuards:
         ids = batch.ids[:count]
         self._ids += ids
         goes_on = self._loops == "break" and not self._continued
-        if not goes_on:
-            self._act("loop")
         return msgspec.structs.replace(
             batch,
             ids=ids,

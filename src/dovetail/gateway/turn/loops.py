@@ -19,6 +19,8 @@ TOKENS = 256
 PLAIN_TOKENS = 2048
 #: Loops are looked for after every so many tokens.
 STRIDE = 32
+#: The most tokens of a loop when it is found.
+_KEPT = PLAIN_TOKENS + STRIDE
 
 
 class Loop(NamedTuple):
@@ -66,7 +68,7 @@ class LoopDetector:
         """Take a whole stride. Returns whether a loop was found at its end."""
         if self._period and not self._go_on(stride):
             self._close()
-        self._seen = (self._seen + stride)[-PLAIN_TOKENS:]
+        self._seen = (self._seen + stride)[-_KEPT:]
         if self._period:
             return False
         self._period = self._found()
