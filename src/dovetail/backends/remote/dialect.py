@@ -71,6 +71,8 @@ class Dialect(Protocol):
     keeps: ClassVar[bool]
     #: Whether the server reports the log probabilities of prompts.
     scores_prompts: ClassVar[bool]
+    #: Whether a request can keep an answer from ending before it has so many tokens.
+    delays_ends: ClassVar[bool]
 
     async def limits(self, server: str, page: Page) -> Limits:
         """Ask the server for its limits. Raises `EngineError`."""

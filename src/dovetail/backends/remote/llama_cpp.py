@@ -7,8 +7,9 @@ A stream sends no event for a token that ends inside a character; only the token
 are recovered: the server tokenizes that piece of text. If this gives another number of tokens or another last one, the
 model spelled the text differently, and the ids are another spelling of the same text.
 
-llama.cpp has no stop tokens and no least number of tokens: the caller ends the stream at the first, and a request with
-`min_tokens` is refused.
+llama.cpp has no stop tokens: the caller ends the stream at them. It has no least number of tokens either, only answers
+without an end: `min_tokens` are a request of their own. Together with a grammar, which begins anew in each, they are
+refused.
 
 With log probabilities the answer is not streamed, because some would be lost. llama.cpp reports none
 for such tokens, nor for tokens that it drafted; a request that needs them is refused.
@@ -22,7 +23,7 @@ from typing import ClassVar
 import msgspec
 
 from dovetail.backends.remote.counters import Counted, Table
-from dovetail.backends.remote.dialect import Count, Drafts, Limits, Page, lark, least_tokens, read
+from dovetail.backends.remote.dialect import Count, Drafts, Limits, Page, lark, least_tokens, read, stop_token_ids
 from dovetail.backends.remote.errors import ErrorBody, ServerLost, refusal
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
@@ -42,6 +43,7 @@ class LlamaCpp:
     # Each idle connection occupies one of its few HTTP threads, and it closes a connection after a stream unannounced.
     keeps: ClassVar[bool] = False
     scores_prompts: ClassVar[bool] = False
+    delays_ends: ClassVar[bool] = False
     table: ClassVar[Table] = {
         "running": Counted("llamacpp:requests_processing"),
         "waiting": Counted("llamacpp:requests_deferred"),
@@ -85,12 +87,15 @@ class LlamaCpp:
             "repeat_penalty": sampling.repetition_penalty,
             "repeat_last_n": len(completion.prompt) + completion.max_tokens,
         }
+        biases: dict[int, float | bool] = {**sampling.logit_bias}
         if completion.min_tokens:
-            raise InvalidRequest("llama.cpp does not support min_tokens", param="min_tokens")
-        if least_tokens(completion):
+            if completion.min_tokens < completion.max_tokens or completion.grammar is not None:
+                raise InvalidRequest("llama.cpp does not support min_tokens here", param="min_tokens")
+            biases |= dict.fromkeys(stop_token_ids(completion, vocabulary), False)  # never
+        if completion.min_tokens or least_tokens(completion):
             body["ignore_eos"] = True
-        if sampling.logit_bias:
-            body["logit_bias"] = [*sampling.logit_bias.items()]
+        if biases:
+            body["logit_bias"] = [*biases.items()]
         if sampling.seed is not None:
             body["seed"] = sampling.seed % (2**32 - 1)  # 2**32 - 1 asks for a random seed
         if completion.logprobs is not None:

@@ -15,6 +15,7 @@ from dovetail.backends.remote.counters import translated
 from dovetail.backends.remote.dialect import Dialect, Drafts, Limits, Models, Reader
 from dovetail.backends.remote.errors import UNREADABLE, ServerLost, refusal
 from dovetail.backends.remote.http import Http, Turns, split_address
+from dovetail.backends.remote.least_tokens import in_requests
 from dovetail.backends.remote.llama_cpp import LlamaCpp
 from dovetail.backends.remote.sglang import SGLang
 from dovetail.backends.remote.vllm import VLLM
@@ -213,7 +214,7 @@ class Server:
         Raises `ServerLost`, `InvalidRequest`, `ContextExceeded`, `EngineBusy`, `EngineTimeout` or `EngineError`.
         """
         seconds, what = self._deadlines.first_token_s, "sent no token"
-        async with aclosing(self._complete(completion)) as batches:
+        async with aclosing(self._in_requests(completion)) as batches:
             while True:
                 try:
                     async with asyncio.timeout(seconds):
@@ -224,6 +225,11 @@ class Server:
                     return
                 yield batch
                 seconds, what = self._deadlines.idle_s, "sent no further token"
+
+    def _in_requests(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
+        if self._dialect is None or self._dialect.delays_ends or not completion.min_tokens or completion.ignore_eos:
+            return self._complete(completion)
+        return in_requests(self._complete, completion)
 
     async def _complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
         dialect, limits = self._dialect, self.limits

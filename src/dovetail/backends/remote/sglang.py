@@ -39,6 +39,7 @@ class SGLang:
     path: ClassVar[str] = "/generate"
     keeps: ClassVar[bool] = True
     scores_prompts: ClassVar[bool] = False
+    delays_ends: ClassVar[bool] = True
     # SGLang has no counter of draft tokens; `Server` adds up those that the answers report.
     table: ClassVar[Table] = {
         "running": Counted("sglang:num_running_reqs"),

@@ -53,6 +53,7 @@ class VLLM:
     path: ClassVar[str] = "/v1/completions"
     keeps: ClassVar[bool] = True
     scores_prompts: ClassVar[bool] = True
+    delays_ends: ClassVar[bool] = True
     table: ClassVar[Table] = {
         "running": Counted("vllm:num_requests_running"),
         "waiting": Counted("vllm:num_requests_waiting"),
