@@ -268,6 +268,10 @@ def _marks(events: Sequence[Event]) -> Iterator[tuple[str, str]]:
 
 
 def _end(step: RecordedStep) -> Iterator[tuple[str, str]]:
+    for guard in step.guards:
+        yield f"  guard: {guard}", PROBLEM
+    if step.inserted:
+        yield f"  the last {step.inserted} inserted", PROBLEM
     for check in step.checks:
         if check.fault is not None:
             yield f"  {check.fault}", PROBLEM

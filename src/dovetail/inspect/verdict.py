@@ -22,6 +22,11 @@ from dovetail.reading.defects import KINDS
 _WHERE = re.compile(
     r"(?:call (?P<call>[0-9]{1,9}(?![0-9]))|content)(?:: (?P<pointer>/\S*|the arguments) against (?P<schema>\S+))?"
 )
+#: What the kinds of defects mean that the guards of a turn report.
+_GUARDED = {
+    "silent_turn": "the answer ended without content and without a call",
+    "loop": "the answer repeats itself",
+}
 _INDEX = re.compile(r"[0-9]{1,9}")
 #: A word, and the beginning of another one.
 _PROSE = re.compile(r"[^\W\d_][^\s]*+\s++\S")
@@ -78,12 +83,17 @@ class _Answer:
         self._events: list[Event] = [event for step in steps for event in step.events]
         self._starts = [event for event in self._events if isinstance(event, CallStart)]
         ended = {event.index for event in self._events if isinstance(event, CallEnd)}
+        self._guards = [guard for step in steps for guard in step.guards]
+        written = [token for step in steps for token in step.tokens[len(step.tokens) - step.inserted :]]
+        self._inserted = "".join(token.text for token in written)
         self._open = [call for call in self._starts if call.index not in ended]
 
     def findings(self, options: RecordedOptions | None, in_reasoning: bool) -> Iterator[Finding]:
         match self._last.finish:
             case None:
                 pass  # the error says why
+            case "length" if "loop" in self._guards and not self._fills(options):
+                yield Finding("loop", f"ended because it repeats itself {self._place(in_reasoning)}", True)
             case "length":
                 most = "" if options is None else f" ({options.max_tokens})"
                 yield Finding("cut", f"cut at max_tokens{most} {self._place(in_reasoning)}", True)
@@ -92,6 +102,11 @@ class _Answer:
                 yield Finding("stop_string", text, bool(self._open))
             case _:
                 yield self._ended(options)
+        if "silent" in self._guards:
+            text = "the model would have ended its turn without a word, and had to go on"
+            yield Finding("guard", f"{text}, behind {self._inserted!r}" if self._inserted else text)
+        elif self._inserted:
+            yield Finding("guard", f"the reasoning repeated itself, and was ended with {self._inserted!r}")
         if self._last.finish != "length" and self._last.stop_string is None:
             for call in self._open if self._last.finish is not None else ():
                 yield Finding("open_call", f"{_call(call)} did not end: its arguments are not whole JSON", True)
@@ -104,7 +119,12 @@ class _Answer:
         defects = Counter(event.kind for event in self._events if isinstance(event, Defect))
         for kind, count in defects.items():
             times = f" ({count} times)" if count > 1 else ""
-            yield Finding("defect", f"the reader reports {kind}{times}: {KINDS.get(kind, 'a check failed')}", True)
+            reported = f"the reader reports {kind}{times}: {KINDS.get(kind, 'a check failed')}"
+            yield Finding("defect", _GUARDED[kind] + times if kind in _GUARDED else reported, True)
+
+    def _fills(self, options: RecordedOptions | None) -> bool:
+        """Whether the answer has as many tokens as it may have."""
+        return options is not None and self._tokens >= options.max_tokens
 
     def _ended(self, options: RecordedOptions | None) -> Finding:
         """How an answer ended whose last token ends the turn."""

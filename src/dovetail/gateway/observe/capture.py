@@ -338,6 +338,8 @@ def _steps(captured: Captured, tokenizer: Tokenizer, budget: MaskBudget) -> Iter
             refused_by=_refused_by(step, drafts[accepted:], allowed),
             allowed=None if allowed is None else allowed.counts,
             logprobs=tuple(map(_logprob, step.logprobs)) or None,
+            guards=step.guards,
+            inserted=step.inserted,
         )
 
 

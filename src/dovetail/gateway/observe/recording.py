@@ -13,6 +13,7 @@ import msgspec
 
 from dovetail.errors import InvalidRequest
 from dovetail.events import Call, CallArguments, Content, Event, Reasoning
+from dovetail.gateway.turn.output import GuardKind
 
 KIND = "dovetail recording"
 VERSION = 1
@@ -93,7 +94,7 @@ class RecordedStep(msgspec.Struct, frozen=True):
     `refused`: the drafts that did not stand, in order; None if the engine does not report them. `refused_by`: what
     refused the first of them; the others continue it. `allowed`: for each of `tokens`, how many tokens the grammar
     allowed in its place (None: not known); None without a grammar. `logprobs`: one for each of `tokens`, if the request
-    asks for them.
+    asks for them. `guards`, `inserted`: as in the step of a turn.
     """
 
     choice: int
@@ -111,6 +112,8 @@ class RecordedStep(msgspec.Struct, frozen=True):
     refused_by: RefusedBy | None = None
     allowed: tuple[int | None, ...] | None = None
     logprobs: tuple[RecordedLogprob, ...] | None = None
+    guards: tuple[GuardKind, ...] = ()
+    inserted: int = 0
 
 
 class RecordedMessage(msgspec.Struct, frozen=True):

@@ -30,6 +30,8 @@ export interface Step {
   refused_by?: "model" | "grammar" | "end" | null;
   allowed?: (number | null)[] | null;
   logprobs?: [logprob: number, top: [text: string, logprob: number][]][] | null;
+  guards?: ("silent" | "loop")[];
+  inserted?: number;
 }
 
 export interface Call {

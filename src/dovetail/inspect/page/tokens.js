@@ -99,6 +99,7 @@ function marksOf(step) {
   }
   const last = step.tokens.length - 1;
   for (const { fault } of step.checks) if (fault !== null) marks.push([last, { text: fault, problem: true }]);
+  for (const guard of step.guards ?? []) marks.push([last, { text: `⚠ guard: ${guard}`, problem: true }]);
   if (step.finish !== null) marks.push([last, { text: `■ ${step.finish}`, problem: step.finish === "length" }]);
   return marks;
 }
