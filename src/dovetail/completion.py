@@ -106,6 +106,8 @@ class Completion(msgspec.Struct, frozen=True):
     `gated`: whether the engine's gate chooses how many tokens to draft. Otherwise each step drafts `draft_tokens`, or
     the drafter's own number. An engine behind HTTP ignores it.
     `report_drafts`: whether batches have the ids of draft tokens. An engine behind HTTP ignores it.
+    `ends_loops`: whether an engine that knows how to ends an answer that repeats itself, as with "length". Others ignore
+    it.
     `request_id`: the request's name in logs and records.
     `trace_context`: the headers `traceparent` and `tracestate` (https://www.w3.org/TR/trace-context/), which an engine
     behind HTTP sends with its request.
@@ -126,6 +128,7 @@ class Completion(msgspec.Struct, frozen=True):
     draft_tokens: int | None = None
     gated: bool = True
     report_drafts: bool = False
+    ends_loops: bool = False
     request_id: str = ""
     trace_context: Mapping[str, str] = {}
 

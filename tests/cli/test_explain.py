@@ -107,6 +107,30 @@ VERDICTS: dict[str, tuple[Recording, str]] = {
         recording(step(Defect("stray_marker"), Defect("stray_marker"), Content("h"), finish="stop")),
         "the reader reports stray_marker (2 times): a marker where it means nothing; it is dropped",
     ),
+    "silent": (
+        recording(step(Defect("silent_turn"), finish="stop")),
+        "the answer ended without content and without a call",
+    ),
+    "went on behind a token": (
+        recording(step(Reasoning("h"), guards=("silent",), inserted=1), step(Content("h"), finish="stop")),
+        "the model would have ended its turn without a word, and had to go on, behind ' you'",
+    ),
+    "a loop": (
+        recording(step(Content("h"), Defect("loop", "a period of 9 tokens, 40 times"), finish="stop")),
+        "the answer repeats itself",
+    ),
+    "ended in a loop": (
+        recording(step(Content("h"), guards=("loop",)), step(finish="length")),
+        "ended because it repeats itself in content",
+    ),
+    "cut after a loop": (
+        recording(step(Reasoning("h"), guards=("loop",)), step(finish="length"), options=options(max_tokens=6)),
+        "cut at max_tokens (6) in reasoning",
+    ),
+    "out of a loop": (
+        recording(step(Reasoning("h"), guards=("loop",)), step(inserted=2), step(Content("h"), finish="stop")),
+        "the reasoning repeated itself, and was ended with 'lo you'",
+    ),
     "second choice": (
         recording(step(Content("h"), finish="stop"), step(finish="stop", choice=1)),
         "choice 1: the model ended its turn without any text, after 3 tokens",
@@ -148,6 +172,12 @@ VERDICTS: dict[str, tuple[Recording, str]] = {
     "left out": (recording(left_out=("grammar", "steps")), "left out of the recording: grammar, steps"),
     "redacted": (recording(redacted=True), "texts are redacted: only their lengths were recorded"),
 }
+
+
+def test_a_guard_stands_at_its_step(dovetail: Dovetail, tmp_path: Path) -> None:
+    guarded = step(Reasoning("h"), guards=("silent",), inserted=1)
+    shown = dovetail("explain", write(tmp_path, recording(guarded, step(Content("h"), finish="stop")))).stdout
+    assert "guard: silent  the last 1 inserted\n" in shown
 
 
 @pytest.mark.parametrize("name", VERDICTS)

@@ -350,6 +350,7 @@ def test_a_loop_is_reported(engine: ScriptedEngine, tok: Tokenizer, sizes: tuple
     (defect,) = message_of(steps).defects
     assert (defect.kind, defect.detail) == ("loop", f"a period of {period} tokens, 100 times")
     assert (steps[-1].finish, guards_of(steps), len(engine.seen)) == ("stop", [], 1)
+    assert not engine.seen[0].ends_loops
     assert message_of(loops_of(engine, tok, "off")).defects == ()
 
 
@@ -375,6 +376,7 @@ def test_a_loop_in_reasoning_is_broken(engine: ScriptedEngine, tok: Tokenizer, s
     assert [defect.kind for defect in message.defects] == ["loop"]
     assert (steps[-1].finish, guards_of(steps), sum(step.inserted for step in steps)) == ("stop", ["loop"], 1)
     first, second = engine.seen
+    assert first.ends_loops and second.ends_loops
     assert second.prompt[-1] == tok.control["</think>"] and engine.freed == [first.request_id, second.request_id]
     assert len(second.prompt) - len(first.prompt) + second.max_tokens == first.max_tokens
 

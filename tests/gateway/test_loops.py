@@ -25,12 +25,12 @@ def naive(ids: Sequence[int], tok: Tokenizer) -> tuple[list[Loop], int | None]:
             loops.append(Loop(period, length // period))
             period = 0
         length += period > 0
-        if not period and end % STRIDE == 0:
+        if not period and (end % STRIDE == 0 or end == len(ids)):
             for candidate in range(1, min(MOST_PERIOD, end - 1) + 1):
                 run = run_of(ids[:end], candidate)
                 if run >= REPEATS * candidate and run >= least(ids[end - candidate : end], tok):
                     period, length = candidate, run
-                    first = end if first is None else first
+                    first = end if first is None and end % STRIDE == 0 else first
                     break
     return [*loops, *([Loop(period, length // period)] if period else [])], first
 
@@ -78,6 +78,7 @@ def test_what_is_found_is_what_a_naive_search_finds(
     [
         (1, 255, None),
         (1, 256, 256),
+        (1, 257, 256),
         (10, 26, 256),
         (63, 4, None),
         (64, 4, 256),
@@ -122,6 +123,13 @@ def test_tables_and_prose_have_no_loops(small_tokenizer: Tokenizer) -> None:
     code = "".join(f"        self.field_{n} = arguments.field_{n}\n" for n in range(200))
     for text in (rows, items, code):
         assert detected(tok.encode(text), tok) == ([], None)
+
+
+def test_the_end_of_an_answer_is_looked_at_too(small_tokenizer: Tokenizer) -> None:
+    tok = small_tokenizer
+    (a,) = tok.encode("a")
+    assert detected([*tok.encode("So: "), *[a] * 256], tok) == ([Loop(1, 256)], None)
+    assert detected([*tok.encode("So: "), *[a] * 255], tok) == ([], None)
 
 
 def test_one_answer_may_have_several(small_tokenizer: Tokenizer) -> None:

@@ -37,8 +37,13 @@ PARIS = call('{"city": "Paris"}')
 TURNS: dict[str, tuple[Message, dict[str, Any], str]] = {
     "ended in reasoning": (
         Message(reasoning="I will call the tool now."),
-        {},
+        {"dovetail": {"strict": "off", "silent": True}},
         "the model ended its turn in reasoning: no content, no call",
+    ),
+    "ended in reasoning, and had to go on": (
+        Message(reasoning="I will call the tool now."),
+        {},
+        "the model would have ended its turn without a word, and had to go on",
     ),
     "prose in place of a value": (
         Message(reasoning="h", calls=(call('{"city": I think Paris}'),)),

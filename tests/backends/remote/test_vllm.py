@@ -116,6 +116,21 @@ def test_the_request_to_the_server() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_it_ends_loops_itself_if_asked_to(asked: bool) -> None:
+    async def main() -> None:
+        async with Fake(answer=saying(sse(vllm_chunk([5], "repetition"), b"[DONE]"))) as fake:
+            server = fake.server()
+            await server.open()
+            (batch,) = await whole(server, completion(ends_loops=asked))
+            await server.close()
+        sent = {"min_pattern_size": 64, "max_pattern_size": 64, "min_count": 32} if asked else None
+        assert fake.received[0].get("repetition_detection") == sent
+        assert (batch.ids, batch.finish) == ((5,), "length")
+
+    run(main)
+
+
 def test_a_grammar_goes_as_a_structural_tag() -> None:
     grammar = Grammar(Concat((ExactText("yes"), ControlToken("[end]"))))
 

@@ -42,6 +42,9 @@ _ID = "token_id:"
 _DIGITS = 10  # the most digits of an id
 #: An id beyond every vocabulary. vLLM checks the grammar first, so its error is about the grammar if that is bad.
 _NO_TOKEN = 2**31 - 1
+#: vLLM's own end of loops: 64 tokens, 32 times. It compares every size in the range at each token, and takes zeros for a
+#: loop like any other text, so that only long runs may count. docs/turns.md has what it costs.
+_REPETITION = {"min_pattern_size": 64, "max_pattern_size": 64, "min_count": 32}
 #: HTTP status codes that may pass: of any page, and of a page that is known to exist.
 _BUSY, _FAILED = (408, 429, 503), range(500, 600)
 _TAG = '{"type": "structural_tag", "format": {"type": "any_text"}}'
@@ -111,6 +114,8 @@ class VLLM:
         }
         if least := least_tokens(completion):
             body["min_tokens"] = least
+        if completion.ends_loops:
+            body["repetition_detection"] = _REPETITION  # versions without it ignore the field
         if sampling.logit_bias:
             body["logit_bias"] = sampling.logit_bias
         if sampling.seed is not None:
@@ -257,6 +262,8 @@ class VLLMReader:
 
 
 def _finish(server: str, reason: str) -> Finish:
+    if reason == "repetition":
+        return "length"
     if (finish := FINISHES.get(reason)) is not None:
         return finish
     raise EngineError(f"{server} ended the answer: {reason!r:.80}")

@@ -68,6 +68,8 @@ class AnswerGuards:
         self._tokenizer = turn.tokenizer
         self._speaks = speaks
         self._loops = loops
+        #: Whether loops end the answer, and not only if the client takes every token.
+        self._ends_loops = loops in ("stop", "break") and not self._completion.ignore_eos
         self._ends = ends
         self._stops = frozenset(self._completion.stop_token_ids) - ends
         self._ids: list[int] = []
@@ -83,6 +85,8 @@ class AnswerGuards:
         """The token batches of the answer, up to one with a finish reason. Closing it closes the engine's stream."""
         completion = self._completion
         while True:
+            if self._ends_loops:
+                completion = msgspec.structs.replace(completion, ends_loops=True)
             continued: Continued | None = None
             # The protocol promises an iterator that can be closed, which is the part of a generator that `aclosing`
             # needs.
@@ -168,9 +172,9 @@ class AnswerGuards:
             self._detector = LoopDetector(self._tokenizer)
             self._detector.feed(self._ids)
         found = self._detector.feed(batch.ids)
-        if found is None or self._loops == "report" or self._completion.ignore_eos:
+        if found is None or not self._ends_loops or any(token in self._ends for token in batch.ids[:found]):
             return None
-        return None if any(token in self._ends for token in batch.ids[:found]) else found
+        return found
 
     def _cut(self, batch: TokenBatch, count: int) -> TokenBatch:
         """The first `count` tokens of `batch`, which end the answer unless it may go on after its reasoning."""

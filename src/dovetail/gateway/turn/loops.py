@@ -33,7 +33,7 @@ class Loop(NamedTuple):
 class LoopDetector:
     """Finds the loops of one answer. What it finds does not depend on how many tokens come at once.
 
-    After every `STRIDE` tokens it looks for the last of these in the tokens before them: each place where they are is a
+    After every `STRIDE` tokens, and at the end, it looks for the last of these in the tokens before them: each place where they are is a
     period, and is checked. Tokens are characters here, because strings are compared and searched fastest.
     """
 
@@ -59,13 +59,13 @@ class LoopDetector:
 
     def finish(self) -> list[Loop]:
         """All loops of the answer, which has no more tokens."""
+        self._take(self._new)
         if self._period:
-            self._go_on(self._new)
             self._close()
         return self._loops
 
     def _take(self, stride: str) -> bool:
-        """Take a whole stride. Returns whether a loop was found at its end."""
+        """Take a stride, or what comes last. Returns whether a loop was found at its end."""
         if self._period and not self._go_on(stride):
             self._close()
         self._seen = (self._seen + stride)[-_KEPT:]
