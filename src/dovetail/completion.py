@@ -106,8 +106,7 @@ class Completion(msgspec.Struct, frozen=True):
     `gated`: whether the engine's gate chooses how many tokens to draft. Otherwise each step drafts `draft_tokens`, or
     the drafter's own number. An engine behind HTTP ignores it.
     `report_drafts`: whether batches have the ids of draft tokens. An engine behind HTTP ignores it.
-    `ends_loops`: whether an engine that knows how to ends an answer that repeats itself, as with "length". Others ignore
-    it.
+    `ends_loops`: whether an engine that can ends an answer that repeats itself, with the finish reason "length".
     `request_id`: the request's name in logs and records.
     `trace_context`: the headers `traceparent` and `tracestate` (https://www.w3.org/TR/trace-context/), which an engine
     behind HTTP sends with its request.

@@ -14,16 +14,20 @@ from tests.reading import families
 THOUGHT, ANSWER = "Let me see.", "It rains."
 
 
+@pytest.mark.parametrize("controls", [True, False])
 @pytest.mark.parametrize("name", families.NAMES)
-def test_a_thought_its_end_and_a_plain_answer_are_one_answer(name: str) -> None:
-    fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
+def test_a_thought_its_end_and_a_plain_answer_are_one_answer(name: str, controls: bool) -> None:
+    fmt, tokenizer = families.format_of(name), families.tokenizer_of(name, with_controls=controls)
     end, plain = fmt.end_of_reasoning(tokenizer), fmt.write(Message(ANSWER), thinking=False)
     whole = fmt.write(Message(ANSWER, THOUGHT))
     begin, thought, _ = whole.text.partition(THOUGHT)
     assert bool(end) == bool(thought)
     if end:
-        begun = raw_prompt(begin + thought, tokenizer, prefix=False, controls=True)
-        ids = [*begun.ids(tokenizer), *end, *plain.ids(tokenizer)]
+        begun, goes_on = (
+            raw_prompt(text, tokenizer, prefix=False, controls=True).ids(tokenizer)
+            for text in (begin + thought, plain.text)
+        )
+        ids = [*begun, *end, *goes_on]
         assert tokenizer.decode(ids) == whole.text
         reader = fmt.reader(thinking=fmt.reasoning == "opened", tokenizer=tokenizer)
         read = fold([*reader.feed("", ids), *reader.finish()])

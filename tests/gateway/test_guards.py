@@ -306,7 +306,7 @@ def test_a_guard_of_the_engine_is_told_once(tok: Tokenizer) -> None:
 TEXT = st.text("aé <{}\n\u200b", max_size=8)
 
 
-@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, fuzz=10_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     reasoning=TEXT,
     content=TEXT,
@@ -346,7 +346,7 @@ def loops_of(
 def test_a_loop_is_reported(engine: ScriptedEngine, tok: Tokenizer, sizes: tuple[int, ...]) -> None:
     engine.sizes = sizes
     steps = loops_of(engine, tok, "report")
-    period = len(tok.encode(WORDS * 2)) // 2
+    period = len(tok.encode(WORDS))
     (defect,) = message_of(steps).defects
     assert (defect.kind, defect.detail) == ("loop", f"a period of {period} tokens, 100 times")
     assert (steps[-1].finish, guards_of(steps), len(engine.seen)) == ("stop", [], 1)
@@ -364,6 +364,8 @@ def test_a_loop_outside_of_reasoning_ends_the_answer(
     ids = [token for step in steps for token in step.ids]
     assert len(ids) == 288 and ids == [tok.control["</think>"], *tok.encode(WORDS * 100)][:288]
     assert (steps[-1].finish, kinds_of(steps), guards_of(steps)) == ("length", ["loop"], ["loop"])
+    period = len(tok.encode(WORDS))
+    assert message_of(steps).defects[0].detail == f"a period of {period} tokens, {287 // period} times"
     assert len(engine.seen) == len(engine.freed) == 1
 
 
@@ -373,7 +375,9 @@ def test_a_loop_in_reasoning_is_broken(engine: ScriptedEngine, tok: Tokenizer, s
     steps = loops_of(engine, tok, "break", in_reasoning=True)
     message = message_of(steps)
     assert message.content == "It rains." and (WORDS * 100).startswith(message.reasoning)
-    assert [defect.kind for defect in message.defects] == ["loop"]
+    period = len(tok.encode(WORDS))
+    details = [(defect.kind, defect.detail) for defect in message.defects]
+    assert details == [("loop", f"a period of {period} tokens, {256 // period} times")]
     assert (steps[-1].finish, guards_of(steps), sum(step.inserted for step in steps)) == ("stop", ["loop"], 1)
     first, second = engine.seen
     assert first.ends_loops and second.ends_loops

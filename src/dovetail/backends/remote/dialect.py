@@ -71,7 +71,7 @@ class Dialect(Protocol):
     keeps: ClassVar[bool]
     #: Whether the server reports the log probabilities of prompts.
     scores_prompts: ClassVar[bool]
-    #: Whether a request can keep an answer from ending before it has so many tokens.
+    #: Whether a request can set the least number of tokens before the end.
     delays_ends: ClassVar[bool]
 
     async def limits(self, server: str, page: Page) -> Limits:

@@ -1,4 +1,4 @@
-"""`min_tokens` on a server that can generate with an end or without, but not an end after so many tokens."""
+"""`min_tokens` on a server that can generate with an end or without, but has no least number of tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from dovetail.completion import Completion, TokenBatch
 
-#: A server may keep back the last tokens of an answer, if they end inside a character: at most so many.
+#: How many of the last tokens of an answer a server may keep back, because they end inside a character.
 _MOST_KEPT_BACK = 3
 
 

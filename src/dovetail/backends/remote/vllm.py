@@ -42,8 +42,8 @@ _ID = "token_id:"
 _DIGITS = 10  # the most digits of an id
 #: An id beyond every vocabulary. vLLM checks the grammar first, so its error is about the grammar if that is bad.
 _NO_TOKEN = 2**31 - 1
-#: vLLM's own end of loops: 64 tokens, 32 times. It compares every size in the range at each token, and takes zeros for a
-#: loop like any other text, so that only long runs may count. docs/turns.md has what it costs.
+#: vLLM's own end of loops: 64 tokens, 32 times. It compares every size in the range at each token, and takes zeros for
+#: a loop like any text, so that only long runs may count. docs/turns.md has what it costs.
 _REPETITION = {"min_pattern_size": 64, "max_pattern_size": 64, "min_count": 32}
 #: HTTP status codes that may pass: of any page, and of a page that is known to exist.
 _BUSY, _FAILED = (408, 429, 503), range(500, 600)

@@ -1,6 +1,6 @@
 """The guards of an answer: it says something, and it does not repeat itself without end. docs/turns.md
 
-`AnswerGuards.batches` are the token batches of one answer: those of its completion, and of a second one where a guard
+`AnswerGuards.batches` are the token batches of one answer: of its completion, and of a second one where a guard
 continues the answer (`continuation`). What reads them sees one answer. `AnswerGuards.noted` adds to the steps what the
 guards did. An answer that says something and has no loop passes unchanged.
 """
@@ -169,17 +169,23 @@ class AnswerGuards:
         if self._detector is None:
             if len(self._ids) + len(batch.ids) < TOKENS:
                 return None
-            self._detector = LoopDetector(self._tokenizer)
-            self._detector.feed(self._ids)
+            self._detector = self._new_detector()
         found = self._detector.feed(batch.ids)
         if found is None or not self._ends_loops or any(token in self._ends for token in batch.ids[:found]):
             return None
         return found
 
+    def _new_detector(self) -> LoopDetector:
+        """A detector that has taken the answer's tokens so far, and none that were cut off."""
+        detector = LoopDetector(self._tokenizer)
+        detector.feed(self._ids)
+        return detector
+
     def _cut(self, batch: TokenBatch, count: int) -> TokenBatch:
         """The first `count` tokens of `batch`, which end the answer unless it may go on after its reasoning."""
         ids = batch.ids[:count]
         self._ids += ids
+        self._detector = self._new_detector()
         goes_on = self._loops == "break" and not self._continued
         return msgspec.structs.replace(
             batch,
@@ -193,5 +199,6 @@ class AnswerGuards:
         """`batch` and then the tokens that Dovetail inserts. Nothing else could come, so their probability is 1."""
         self._ids += inserted
         self._inserted = len(inserted)
+        self._detector = None
         certain = () if self._completion.logprobs is None else tuple(TokenLogprob(token, 0.0) for token in inserted)
         return msgspec.structs.replace(batch, ids=batch.ids + inserted, logprobs=batch.logprobs + certain)

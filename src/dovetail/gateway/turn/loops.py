@@ -17,14 +17,14 @@ MOST_PERIOD = 512
 REPEATS = 4
 TOKENS = 256
 PLAIN_TOKENS = 2048
-#: Loops are looked for after every so many tokens.
+#: After how many tokens loops are looked for again.
 STRIDE = 32
 #: The most tokens of a loop when it is found.
 _KEPT = PLAIN_TOKENS + STRIDE
 
 
 class Loop(NamedTuple):
-    """A period of so many tokens, and how many times it came."""
+    """The length of a period in tokens, and how many times it came."""
 
     period: int
     count: int
@@ -33,13 +33,14 @@ class Loop(NamedTuple):
 class LoopDetector:
     """Finds the loops of one answer. What it finds does not depend on how many tokens come at once.
 
-    After every `STRIDE` tokens, and at the end, it looks for the last of these in the tokens before them: each place where they are is a
-    period, and is checked. Tokens are characters here, because strings are compared and searched fastest.
+    After every `STRIDE` tokens, and at the end, it looks for the last of these in the tokens before them: each place
+    where they are is a period, and is checked. Tokens are characters here, because strings are compared and searched
+    fastest.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        #: The last tokens before those of `_new`, which are fewer than a stride.
+        #: The last tokens before `_new`, which is less than a stride.
         self._seen = ""
         self._new = ""
         #: The period of the loop that the last tokens are in, and how many tokens it has so far.
@@ -76,7 +77,7 @@ class LoopDetector:
         return self._period > 0
 
     def _go_on(self, tokens: str) -> bool:
-        """Add to the loop those of `tokens` that continue it. Returns whether all do."""
+        """Add to the loop the `tokens` that continue it. Returns whether all do."""
         before = self._seen[-self._period :]
         expected = (before * (len(tokens) // self._period + 1))[: len(tokens)]
         same = len(tokens) if tokens == expected else _equal(tokens, expected)
