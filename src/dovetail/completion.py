@@ -161,7 +161,6 @@ class TokenBatch(msgspec.Struct, frozen=True):
     `prompt_logprobs`: on the first batch, one entry for each token of the prompt after the first, if asked for.
     `drafts`: the `drafted` tokens in order, if the completion asks for them. The first `accepted` of them are the first
     of `ids`. None if they are not asked for, or not known.
-    `guarded`: how often the end of the turn was refused because nothing had been said.
 
     `guarded`: how often the end of the turn was refused because nothing had been said.
 

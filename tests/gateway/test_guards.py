@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dovetail.completion import Completion, TokenBatch
-from dovetail.events import Call, Message, fold
+from dovetail.events import Call, Message, fold, is_visible
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.turn.guards import must_speak
-from dovetail.gateway.turn.output import Step, is_visible
+from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
 from tests.examples import examples

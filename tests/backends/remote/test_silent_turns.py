@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from dovetail.backends.remote import RemoteEngine, Server, Vocabulary
+from dovetail.events import is_visible
 from dovetail.gateway import Settings
-from dovetail.gateway.turn.output import is_visible
 from dovetail.tokens import Tokenizer, raw_prompt
 from tests.backends.remote.fake import Fake, run
 from tests.backends.remote.test_llama_cpp import ending, event_of

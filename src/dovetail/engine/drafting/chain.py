@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from dovetail.engine.cache.tables import Tables
-from dovetail.engine.drafting.base import NO_DRAFT, Draft, Observed
-from dovetail.engine.drafting.choose import Chooser, Head
+from dovetail.engine.drafting.base import NO_DRAFT, Chooser, Draft, Head, Observed
 from dovetail.engine.models.base import ForwardBatch, collate
 from dovetail.engine.request import Request
 

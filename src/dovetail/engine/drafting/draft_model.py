@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from dovetail.engine.cache.tables import Tables
-from dovetail.engine.drafting.base import Draft, Observed
+from dovetail.engine.drafting.base import Chooser, Draft, Observed
 from dovetail.engine.drafting.chain import drafts
-from dovetail.engine.drafting.choose import Chooser
 from dovetail.engine.models.base import Model, collate
 from dovetail.engine.request import Request
 

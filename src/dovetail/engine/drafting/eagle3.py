@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.engine.config import DeepseekV3Config, Eagle3Config
-from dovetail.engine.drafting.choose import Head
+from dovetail.engine.drafting.base import Head
 from dovetail.engine.linear import Linear, cast
 from dovetail.engine.models import deepseek_v3, llama
 from dovetail.engine.models.base import ForwardBatch, Model

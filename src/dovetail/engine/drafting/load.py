@@ -14,9 +14,8 @@ from dovetail.checkpoints.tensor_files import TensorHeader, read_headers
 from dovetail.engine.cache.blocks import BlockPool
 from dovetail.engine.cache.tables import Tables
 from dovetail.engine.config import DrafterConfig, Eagle3Config, MTPConfig, TargetConfig, drafter_config, mtp_config
-from dovetail.engine.drafting.base import Drafter
+from dovetail.engine.drafting.base import Chooser, Drafter
 from dovetail.engine.drafting.chain import LOOKAHEAD, ChainDrafter
-from dovetail.engine.drafting.choose import Chooser
 from dovetail.engine.drafting.draft_model import DraftModel
 from dovetail.engine.drafting.eagle3 import Eagle3
 from dovetail.engine.drafting.mtp import MTP

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from dovetail.engine.cache.tables import Tables
-from dovetail.engine.drafting.base import Draft
+from dovetail.engine.drafting.base import Chooser, Draft
 from dovetail.engine.drafting.chain import ChainDrafter, Network, drafts, joined
-from dovetail.engine.drafting.choose import Chooser
 from dovetail.engine.models.base import collate
 from dovetail.engine.request import Request
 

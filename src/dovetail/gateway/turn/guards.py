@@ -15,10 +15,10 @@ import msgspec
 
 from dovetail.completion import Engine, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
-from dovetail.events import Defect
+from dovetail.events import Defect, is_visible
 from dovetail.gateway.turn.continuation import Continuation, Continued
 from dovetail.gateway.turn.loops import TOKENS, LoopDetector
-from dovetail.gateway.turn.output import GuardKind, OutputReader, Step, is_visible
+from dovetail.gateway.turn.output import GuardKind, OutputReader, Step
 from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.gateway.turn.turn_request import Loops, TurnRequest
 
@@ -28,8 +28,7 @@ def must_speak(request: TurnRequest, allow_silent: bool) -> bool:
 
     Not where the client decides itself when the answer ends, and not if the message that is continued says something.
     """
-    silent = allow_silent if request.extension.silent is None else request.extension.silent
-    if silent or request.prompts or request.ignore_eos or request.min_tokens:
+    if request.extension.allows_silence(allow_silent) or request.prompts or request.ignore_eos or request.min_tokens:
         return False
     if request.continue_final_message:
         return not _says_something(request.messages[-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -11,7 +10,7 @@ import msgspec
 
 from dovetail.completion import TokenBatch
 from dovetail.errors import EngineError
-from dovetail.events import CallStart, Content, Event
+from dovetail.events import CallStart, Content, Event, is_visible
 from dovetail.gateway.turn.custom_inputs import CustomInputs
 from dovetail.gateway.turn.logprobs import ContentLogprob, ContentTokens, Speller
 from dovetail.gateway.turn.trace import Trace
@@ -23,11 +22,6 @@ from dovetail.tokens.segment_stop import SegmentStop
 FinishReason = Literal["stop", "length", "tool_calls"]
 #: What a guard kept an answer from: to end without a word, or to repeat itself.
 GuardKind = Literal["silent", "loop"]
-
-
-def is_visible(text: str) -> bool:
-    """Whether `text` has a character that shows: no white space, no control and no zero-width character."""
-    return any(not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf") for c in text)
 
 
 def says_something(events: Iterable[Event]) -> bool:

@@ -267,8 +267,7 @@ class TurnRunner:
         opens_answer = request.add_generation_prompt or request.continue_final_message
         if language.is_free and (strict == "off" or request.ignore_eos or request.min_tokens or not opens_answer):
             return None
-        allowed = request.extension.silent
-        return language.grammar(strict, silent=silent or (self._defaults.allow_silent if allowed is None else allowed))
+        return language.grammar(strict, silent=silent or request.extension.allows_silence(self._defaults.allow_silent))
 
     def _reader(self, request: TurnRequest, language: formats.Turn, choice: int, in_reasoning: bool) -> Reader:
         """A reader of an answer for `choice`. `in_reasoning`: reasoning is open where the answer begins."""

@@ -113,6 +113,10 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silent: bool | None = None
     loops: Loops | None = None
 
+    def allows_silence(self, default: bool) -> bool:
+        """Whether the answer may say nothing. `default`: whether it may on this server."""
+        return default if self.silent is None else self.silent
+
     def repairs_off(self, default_off: Iterable[str]) -> set[str]:
         """The kinds of repair that this request does without. `default_off`: those that the server leaves off."""
         if isinstance(self.repair, bool):
