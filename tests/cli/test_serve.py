@@ -165,6 +165,26 @@ def test_no_repair_is_the_default_that_a_request_may_override(pair: Path) -> Non
     assert asyncio.run(main()) == ["empty_content=1", "empty_content=1,call_id=1,result_id=1"]
 
 
+@pytest.mark.parametrize("word", ["report", "stop", "break", "off"])
+def test_loops_end_as_the_plan_says(small_tokenizer: Tokenizer, pair: Path, word: str) -> None:
+    plan = resolve(str(pair / "target"), {"loops": word})
+    assert plan.data()["loops"] == {"value": word, "from": "command line"}
+    assert resolve(str(pair / "target"), {}).data()["loops"] == {"value": "report", "from": "default"}
+    engine = ScriptedEngine(small_tokenizer)
+    engine.ids = ids_of(Message("and so on, " * 100), small_tokenizer)
+    body = {"model": "target", "messages": [{"role": "user", "content": "hi"}]}
+
+    async def main() -> Any:
+        app = gateway_app(plan, ClientKeys(), engine, KimiK25(), small_tokenizer)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return (await client.post("/v1/chat/completions", json=body)).json()["choices"][0]
+
+    choice = asyncio.run(main())
+    assert choice["finish_reason"] == ("length" if word in ("stop", "break") else "stop")
+    assert ("dovetail" in choice["message"]) == (word != "off")
+
+
 @pytest.mark.parametrize("word", ["error", "text"])
 def test_a_call_that_cannot_be_read_is_what_the_plan_says(small_tokenizer: Tokenizer, pair: Path, word: str) -> None:
     plan = resolve(str(pair / "target"), {"on_malformed_call": word})

@@ -138,6 +138,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dovetail": {"draft_tokens": 1.5}}, "dovetail.draft_tokens"),
     ({"dovetail": {"return_token_ids": "yes"}}, "dovetail.return_token_ids"),
     ({"dovetail": {"on_malformed_call": "drop"}}, "dovetail.on_malformed_call"),
+    ({"dovetail": {"silent": "no"}}, "dovetail.silent"),
+    ({"dovetail": {"loops": "end"}}, "dovetail.loops"),
     ({"dovetail": {"repair": 3}}, "dovetail.repair"),
     ({"dovetail": {"repair": ["call_id"]}}, "dovetail.repair"),
     ({"dovetail": {"repair": {"call_ids": False}}}, "dovetail.repair.call_ids"),
