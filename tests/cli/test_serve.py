@@ -175,9 +175,8 @@ def test_loops_end_as_the_plan_says(small_tokenizer: Tokenizer, pair: Path, word
     body = {"model": "target", "messages": [{"role": "user", "content": "hi"}]}
 
     async def main() -> Any:
-        app = gateway_app(plan, ClientKeys(), engine, KimiK25(), small_tokenizer)
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        app = serve.gateway_app(plan, NO_KEYS, engine, dovetail.format("kimi_k25"), small_tokenizer)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
             return (await client.post("/v1/chat/completions", json=body)).json()["choices"][0]
 
     choice = asyncio.run(main())

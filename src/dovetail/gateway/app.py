@@ -57,7 +57,7 @@ def create_app(
 ) -> Starlette:
     """The ASGI app in front of `engine`. Its lifespan starts the engine and stops it. `telemetry` gets a report of each
     request."""
-    metrics = Metrics(engine.gauges, tool_names=settings.metrics_tools)
+    metrics = Metrics(engine.gauges, model=settings.served_model_name, tool_names=settings.metrics_tools)
     runner = TurnRunner(engine, fmt, tokenizer, settings)
     bodies, admission = Bodies(settings.max_body_bytes, settings.body_memory_bytes), Admission(settings.queue)
     captures = None if settings.recordings is None else Captures(settings.recordings, tokenizer)

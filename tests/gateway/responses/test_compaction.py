@@ -185,10 +185,11 @@ def test_a_seal_is_opened_by_its_maker_alone(text: str, other: str, place: int, 
 @pytest.mark.parametrize("path", [RESPONSES, COMPACT])
 async def test_a_model_that_writes_no_summary(engine: ScriptedEngine, tok: Tokenizer, path: str) -> None:
     engine.ids = ids_of(Message("", "I only think."), tok)
-    failed = await posted(engine, tok, path, settings(), input=[*HISTORY, TRIGGER], tools=[F])
+    silent = settings(allow_silent=True)
+    failed = await posted(engine, tok, path, silent, input=[*HISTORY, TRIGGER], tools=[F])
     assert failed.status_code == 500 and "no summary" in failed.json()["error"]["message"]
     if path == RESPONSES:
-        streamed = await posted(engine, tok, path, settings(), input=[*HISTORY, TRIGGER], tools=[F], stream=True)
+        streamed = await posted(engine, tok, path, silent, input=[*HISTORY, TRIGGER], tools=[F], stream=True)
         last = events_of(streamed.text)[-1]
         assert last["type"] == "response.failed" and last["response"]["output"] == []
 

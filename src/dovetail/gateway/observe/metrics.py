@@ -1,7 +1,7 @@
 """What /metrics shows, and the only place that counts.
 
-Labels have values from the code and never from a request, except for the served model's name, and for the names of
-tools where the operator wants them, of which at most `_MOST_TOOLS` become labels.
+Labels have values from the code and the operator and never from a request, except for the names of tools where the
+operator wants them, of which at most `_MOST_TOOLS` become labels.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ _TURN_COUNTERS = {
 
 
 class Metrics:
-    """The metrics of one app, in their own registry. `tool_names`: show the names of tools."""
+    """The metrics of one app, in their own registry. `model`: the model's name. `tool_names`: show the names of tools."""
 
-    def __init__(self, engine_gauges: Callable[[], Iterable[MetricSample]], *, tool_names: bool = False) -> None:
+    def __init__(
+        self, engine_gauges: Callable[[], Iterable[MetricSample]], *, model: str = "", tool_names: bool = False
+    ) -> None:
+        self._model = model
         self._tool_names = tool_names
         self._registry = registry = CollectorRegistry()
         registry.register(EngineGauges(engine_gauges))
@@ -191,7 +194,7 @@ class RequestMetrics(Observer):
         if step.events or step.calls:
             self._events(step)
         for guard in step.guards:
-            self._metrics._guards.labels(report.model, guard).inc()
+            self._metrics._guards.labels(self._metrics._model, guard).inc()
         if step.finish is not None:
             self._finished_choice(step)
 
