@@ -49,7 +49,7 @@ _TURN_COUNTERS = {
 
 
 class Metrics:
-    """The metrics of one app, in their own registry. `model`: the model's name. `tool_names`: show the names of tools."""
+    """The metrics of one app, in their own registry. `model`: its name. `tool_names`: show the names of tools."""
 
     def __init__(
         self, engine_gauges: Callable[[], Iterable[MetricSample]], *, model: str = "", tool_names: bool = False
