@@ -106,7 +106,7 @@ def test_a_period_without_a_letter_has_to_be_long(small_tokenizer: Tokenizer, te
     below, above = PLAIN_TOKENS // len(period), -(-PLAIN_TOKENS // len(period)) + STRIDE
     assert detected([*tok.encode("a "), *period * (below - 1), *tok.encode("end")], tok) == ([], None)
     (loop,), _ = detected(period * above, tok)
-    assert loop.period * loop.count >= PLAIN_TOKENS
+    assert loop.period * loop.times >= PLAIN_TOKENS
 
 
 def test_a_character_of_several_tokens_is_a_letter(small_tokenizer: Tokenizer) -> None:
@@ -139,4 +139,4 @@ def test_one_answer_may_have_several(small_tokenizer: Tokenizer) -> None:
     loops, first = detected(ids, tok, (7,))
     assert [loop.period for loop in loops] == [len(one), len(other)]
     assert first == TOKENS
-    assert loops[0].count == 200 and loops[1].count in (99, 100)
+    assert loops[0].times == 200 and loops[1].times in (99, 100)

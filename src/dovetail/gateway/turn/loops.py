@@ -27,7 +27,7 @@ class Loop(NamedTuple):
     """The length of a period in tokens, and how many times it came."""
 
     period: int
-    count: int
+    times: int
 
 
 class LoopDetector:
