@@ -106,8 +106,8 @@ X = '{"query": "x"}'
         (section(call(parameter("x", 'name="query'))), [("search", X)], "", ["attribute_quotes", "missing_attribute"]),
         (section(call(parameter("x > y\n", 'name="note'))), [("search", '{"note": "x > y\\n"}')], "",
          ["attribute_quotes", "missing_attribute"]),
-        (section(opener('name="search').rstrip(), " > ", parameter(), INVOKE_END), [("search", X)], "> ",
-         ["attribute_quotes", "text_in_section"]),
+        (section(opener('name="search').rstrip(), " > ", parameter(), INVOKE_END), [("search", X)], "",
+         ["attribute_quotes", "stray_bracket"]),
         # tags without their bracket
         (section('<｜DSML｜invoke name="search"\n', parameter(), INVOKE_END), [("search", X)], "", ["unclosed_tag"]),
         (section(call('<｜DSML｜parameter name="query" string="true"\nx', PARAMETER_END)), [("search", X)], "",

@@ -196,6 +196,14 @@ def test_what_is_no_call_is_text(text: str) -> None:
     assert dovetail.fold(families.stream("kimi_k25", list(text), tools=TOOLS, thinking=False)) == message
 
 
+@pytest.mark.parametrize("end", ["", CALL_END])
+def test_a_call_in_json(end: str) -> None:
+    text = section(*(f'{CALL}{{"name": "{name}", "arguments": {{}}}}{end}' for name in ("search", "get_weather")))
+    message = whole.read("kimi_k25", text, TOOLS, thinking=False)
+    assert whole.calls(message) == [("search", "{}"), ("get_weather", "{}")]
+    assert whole.kinds(message) == ["other_syntax", *([] if end else ["missing_call_end"])] * 2
+
+
 @pytest.mark.parametrize("header", ["functions.search:0", "functions.search", "functions.search:{}"])
 def test_many_calls_cost_no_more_each(header: str) -> None:
     """Look-ups of ids already given out, counted: a bounded number for each call, duplicates or not."""

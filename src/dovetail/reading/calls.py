@@ -398,6 +398,8 @@ class CallReader(ProseReader):
         trial = self._trial
         as_text = self._options.on_malformed_call == "text"
         if trial is not None and (as_text or not trial.known or (trial.kind is Reasoning and not closed)):
+            if as_text and closed:
+                self._all_is_text(self._at - trial.start)
             raise Abandoned
         if trial is not None and not trial.argument:
             if self._cut_in_call():

@@ -197,10 +197,6 @@ class KeyTagReader(ParameterReader, JsonAfterNames):
         if marker not in (None, self.section_end):
             self._unread()
 
-    def _is_early_end(self) -> Script[bool]:
-        """Whether arguments follow the end of the call that was read last."""
-        return (yield from self._look(*_key_after_end(type(self)))) is not None
-
     def _body(self) -> Script[str | None]:
         self._stray = False
         closer = _closer(type(self))
@@ -217,15 +213,15 @@ class KeyTagReader(ParameterReader, JsonAfterNames):
                 self._defect("missing_key_start", marker)
                 yield from self._parameter()
                 continue
-            self._stray_text(text)
+            (self._stray_text if self._stray else self._misplaced)(text)
             self._stray = self._stray and marker == ""
             if marker == "":
                 continue
             if marker in closer:
                 yield from self._end_of_closer(marker, self.section_end)
                 return self.section_end
-            if marker == self.section_end and self._parameters.empty and (yield from self._is_early_end()):
-                self._stray_marker(marker)
+            if (yield from self._is_early_end(marker, self.section_end, self.key)):
+                self._stray_marker(self.section_end)
                 continue
             if marker == self.key:
                 yield from self._parameter()
@@ -246,7 +242,10 @@ class KeyTagReader(ParameterReader, JsonAfterNames):
 
     def _parameter(self) -> Script[None]:
         key, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
-        if marker is None and self._cut_off and self._parameters.begins_key(key):
+        if marker is None and self._cut_off:
+            if not self._parameters.begins_key(key):
+                self._defect("unclosed_tag", key)
+                self._tag_cut = True
             return
         if not marker:
             self._abandon(key, "truncated_call" if marker is None else "endless_header")
@@ -331,15 +330,8 @@ def _closer(kind: type[KeyTagReader]) -> tuple[str, ...]:
 
 
 @functools.lru_cache(256)
-def _key_after_end(kind: type[KeyTagReader]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """A pattern for the opener of a key after whitespace, and one for what may become that."""
-    space = rf"[{WHITESPACE}]{{0,{MOST_SPACE}}}"
-    return re.compile(space + re.escape(kind.in_alphabet(kind.key))), re.compile(space)
-
-
-@functools.lru_cache(256)
 def _value_after_opener(kind: type[KeyTagReader]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """The same for another opener, a text and the end of a value."""
+    """A pattern for another opener, a text and the end of a value, and one for what may become that."""
     openers = "|".join(re.escape(kind.in_alphabet(marker)) for marker in kind.around_calls()[::2])
     opened = rf"(?:{openers})[^\ud800-\udfff]{{0,{FARTHEST}}}"
     return re.compile(opened + re.escape(kind.in_alphabet(kind.parameter_end))), re.compile(opened)
@@ -347,7 +339,7 @@ def _value_after_opener(kind: type[KeyTagReader]) -> tuple[re.Pattern[str], re.P
 
 @functools.lru_cache(256)
 def _key_after_opener(kind: type[KeyTagReader]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """A pattern for another opener, a key and the end of a key, in the alphabet, and one for what may become that."""
+    """The same for a key and the end of a key."""
     openers = "|".join(re.escape(kind.in_alphabet(marker)) for marker in (*kind.around_calls()[::2], kind.value))
     opened, key = rf"(?:{openers})\s{{0,{MOST_SPACE}}}", rf"[^\s\ud800-\udfff][^\ud800-\udfff]{{0,{LONGEST_KEY}}}"
     return re.compile(opened + key + re.escape(kind.in_alphabet(kind.key_end))), re.compile(f"{opened}(?:{key})?")

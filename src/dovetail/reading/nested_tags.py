@@ -278,13 +278,6 @@ class NestedTagReader(JsonInTags):
         text, self._beside, self._marked = self._beside, "", False
         return text
 
-    def _misplaced(self, text: str) -> None:
-        if text.strip() == ">":
-            self._defect("stray_bracket", ">")
-            return
-        self._stray = False
-        self._stray_text(text)
-
     # -- one call -----------------------------------------------------------------------------------------------------
 
     def _call(self, tag: str) -> Script[str | None]:

@@ -74,8 +74,11 @@ class ParameterReader(CallReader):
 
     def finish(self, reason: str = "stop") -> list[Event]:
         if not self._over:
+            trial = self._trial
+            came = self._input + self._alphabet.buffered
             with contextlib.suppress(Abandoned):  # by a trial with many mistakes, which is given up below
-                self._cut_marker()
+                if self._cut_marker() and trial is not None:
+                    trial.mended = came[trial.start :], self._input[trial.start :]
         return super().finish(reason)
 
     def _cut_marker(self) -> bool:
@@ -101,6 +104,13 @@ class ParameterReader(CallReader):
         self._plain_keys = [key for key in types.own_keys()[:_MOST_KEYS] if _PLAIN_KEY.fullmatch(key)]
         closers = (*_foreign_closers(self.parameter_end), *(f"</{key}>" for key in self._plain_keys))
         self._other_closers = tuple(c for c in dict.fromkeys(closers) if not c.startswith(self._value_marks))
+
+    def _is_early_end(self, marker: str | None, end: str, opener: str) -> Script[bool]:
+        """Whether `marker`, the last one, is the call's `end`, although its first parameter's `opener` follows."""
+        early = marker == end and self._parameters.empty and (yield from self._after_space(opener))
+        if early:
+            self._unread()
+        return bool(early)
 
     def _only_tool(self) -> str | None:
         """The request's only tool, which a call without a name must mean; None if there are several."""
@@ -220,11 +230,6 @@ class ParameterReader(CallReader):
     def _abandon(self, text: str, defect: str) -> None:
         self._tag_cut = defect == "truncated_call"
         super()._abandon(text, defect)
-
-    def _misplaced(self, text: str) -> None:
-        """Report text that is misplaced, and that `_between` did not read."""
-        self._stray = False
-        self._stray_text(text)
 
 
 @functools.cache

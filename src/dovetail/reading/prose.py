@@ -76,16 +76,23 @@ class CallTrial(Trial):
         self.ids: list[str] = []
         #: Of the last call: whether it names one of the tools, has its first argument, lacks its end, and has ended.
         self.known = self.argument = self.unended = self.ended = False
+        #: The same if its arguments cannot be read, so that it is a call only if nothing follows.
+        self.named = False
         #: Whether the output is cut off in the header of a call.
         self.cut = False
+        #: How much of it is text if it is no section; 0 for its opener.
+        self.text = 0
         #: Whether it is a call, in an answer that may not have any.
         self.refused = False
         #: How many misplaced markers and other mistakes there were.
         self.strays = 0
+        #: The section as it came and as it was mended, if the end of the output was.
+        self.mended: tuple[str, str] | None = None
 
     def begin_call(self, call_id: str, *, known: bool, takes_none: bool) -> None:
         self.ids.append(call_id)
-        self.known, self.argument, self.unended, self.ended = known, False, False, False
+        self.known = self.named = known
+        self.argument = self.unended = self.ended = False
         #: Whether its tool has no parameters.
         self.takes_none = takes_none
 
@@ -380,6 +387,7 @@ class ProseReader(Reader):
                 self._shown = ""
                 return True
             self._forget_calls(trial.ids)
+            begin, length = self._at, trial.text or length
             if trial.refused:
                 self._defect("call_not_allowed", opener)
             shown += self._alphabet.spell(self._input[self._at : self._at + length])
@@ -391,8 +399,13 @@ class ProseReader(Reader):
                     self._defect("truncated_call" if self._cut_off else "empty_section", shown + rest)
                     self._at = len(self._input)
                     return False
+            if trial.mended is not None:
+                came, mended = trial.mended
+                self._input = self._input[:begin] + came + self._input[begin + len(mended) :]
             doubled.append(opener)
-            again = None if len(doubled) > _MOST_STRAYS else (yield from self._after_space(*self._openers_in_text()))
+            if trial.text or len(doubled) > _MOST_STRAYS:
+                break
+            again = yield from self._after_space(*self._openers_in_text())
             if again is None:
                 break
             opener = again
@@ -448,7 +461,9 @@ class ProseReader(Reader):
                 closers = (*_inner_marks(type(self)), *self.ends)
                 while (yield from self._after_space(*closers)) is not None:
                     pass
-                if (yield from self._text_follows()):
+                answer_end = (self.answer_end.lstrip(),) if self.answer_end and not trial.named else ()
+                if (yield from self._after_space(*answer_end)) or (yield from self._text_follows()):
+                    self._all_is_text(after, *self._options.tools)
                     return
                 in_text = opener in self.text_openers and kind is Reasoning  # which may have mentioned it
                 if in_text and (not trial.ended or (yield from self._after_space(self.think_end.lstrip()))):
@@ -458,6 +473,15 @@ class ProseReader(Reader):
             self._certain()
         elif kind is Content and trial.known and self._over and self._at == len(self._input):
             self._certain()
+
+    def _all_is_text(self, length: int, *names: str) -> None:
+        """So much of what is on trial is text, and is not read from each opener in it again, unless it has `names`."""
+        trial = self._trial
+        assert trial is not None
+        part = self._input[trial.start : trial.start + length].rstrip(WHITESPACE)
+        text = self._alphabet.spell(part)
+        if not any(name in text for name in (*names, self.think_end.lstrip())):
+            trial.text = len(part)
 
     def _certain_at_once(self) -> bool:
         """Whether the section on trial is one as soon as a call in it has an argument or its end."""
@@ -592,9 +616,35 @@ class ProseReader(Reader):
         return False
 
     def _between(self, *stops: str) -> Script[str | None]:
-        """Read up to one of `stops` where no text belongs: whitespace is markup, other text is content."""
+        """Read up to one of `stops` where no text belongs: whitespace and `>` are markup, other text is content."""
         self._stray = False
-        return self._pass(self._stray_text, self._stray_marker, stops)
+        held = ""  # text that is nothing but brackets of tags
+
+        def write(text: str) -> None:
+            nonlocal held
+            if self._stray or not (held or text.strip(WHITESPACE)):
+                self._stray_text(text)
+                return
+            text, held = held + text, ""
+            if text.strip(WHITESPACE + ">") or len(text) > MOST_SPACE:
+                self._stray_text(text)
+            else:
+                self._stray_on_trial(text)
+                held = text
+
+        marker = yield from self._pass(write, self._stray_marker, stops)
+        if held:
+            self._defect("stray_bracket", held.strip())
+        return marker
+
+    def _misplaced(self, text: str) -> None:
+        """Report text that is misplaced, and that `_between` did not read."""
+        if text.strip() and not text.strip(WHITESPACE + ">"):
+            self._stray_on_trial(text)
+            self._defect("stray_bracket", text.strip())
+            return
+        self._stray = False
+        self._stray_text(text)
 
     def _stray_text(self, text: str) -> None:
         if not self._stray:

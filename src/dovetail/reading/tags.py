@@ -61,8 +61,16 @@ class TagReader(ParameterReader):
         # A newline may belong to the end of the value.
         return tuple(cls.parameter + after for after in cls.after_tag(cls.parameter) if after not in ("\r", "\n"))
 
+    def _is_early_end(self, marker: str | None, end: str, opener: str) -> Script[bool]:
+        if not (yield from super()._is_early_end(marker, end, opener)):
+            return False
+        tag = yield from self._look(_NEXT_TAG, _MAY_BE_NEXT_TAG)
+        return tag is not None and not self._is_foreign(tag[1])
+
     def _begin_call(self, name: str) -> None:
         super()._begin_call(name)
+        if (again := self.parameter + ">") in self.nested_tags():
+            self._other_closers += (again,)
         tags = {f"<{key}>": key for key in self._plain_keys}
         self._key_tags = {
             tag: key
@@ -180,7 +188,7 @@ class TagReader(ParameterReader):
             return None
         self._misspelled = False
         for tag in (self.call, self.parameter):
-            if marker.startswith(tag):
+            if marker.startswith(tag) and marker not in self._others:
                 self._unread()
                 return (yield from self._next_is(tag))
         if (end := self._closing.get(marker)) is not None:
@@ -356,6 +364,8 @@ class TagReader(ParameterReader):
                     yield from self._parameter(tag, lenient)
                 elif marker == self.parameter_end:
                     self._stray_marker(marker)
+                elif (yield from self._is_early_end(marker, self.call_end, self.parameter)):
+                    self._stray_marker(self.call_end)
                 elif marker in self._key_tags:
                     yield from self._element(self._key_tags[marker])
                 else:
@@ -620,6 +630,8 @@ _CALLS = ("function", "Function", "functions", "func", "function_call", "tool", 
 _PARAMETERS = ("parameter", "Parameter", "parameters", "param", "argument", "arg")
 _WITH_ATTRIBUTES = re.compile(r"""([^\s"']+|"[^"]*"|'[^']*')(?:\s+[\w.:-]+=(?:"[^"]*"|'[^']*'|[^\s"'<>]+))+""")
 _WORD = re.compile(r"""=?\s*(["']?)([\w.-]+)\1""")
+_NEXT_TAG = re.compile(r"[ \t\r\n]{0,16}(<[^<>]{0,128})>")
+_MAY_BE_NEXT_TAG = re.compile(r"[ \t\r\n]{0,16}<[^<>]{0,128}")
 _UNQUOTED = re.compile(r"=\s*+[^\s\"']++")
 
 

@@ -110,9 +110,11 @@ class OpenValue:
         """Whether the marker from `begin` to `at` ends the value: see `reading.reader.Weigh`."""
         marker = text[begin:at].lstrip(" \t\r\n")
         own = self._ends.closers.get(marker)
-        if own is not None or marker in self._closers:
-            return self._closer(text, at, own, over)
         nested = marker in self._ends.nested
+        if own is not None or marker in self._closers:
+            length = self._closer(text, at, own, over)
+            self._depth += nested and length == 0
+            return length
         if not any_control.search(marker):
             if not nested:
                 return -1
@@ -191,6 +193,9 @@ class OpenValue:
             if excluded:
                 self._depth -= 1
             return None if excluded is None else 0 if excluded else -1
+        if self._depth and (length := self._ends_again(text, at, over)) != -1:
+            self._depth -= length == 0
+            return length
         closes = mark[:2] == "</" or mark[-1] == ">" or any_control.match(mark, len(mark) - 1)
         if not closes or self._ends.one_line or "\n" in text[at:end]:
             return -1
@@ -202,6 +207,23 @@ class OpenValue:
                 return None if end < 0 else self.goes_on(text, at, over)
         following = self._next_mark(text, end, over)[1]
         return None if following is None else -1 if following else self.goes_on(text, at, over)
+
+    def _ends_again(self, text: str, at: int, over: bool) -> int | None:
+        """Whether a closing tag in front of `at` is text, because the value's own comes later: see `weigh`.
+
+        So many parameters as are opened before it are closed before it, which no call is that follows this one.
+        """
+        depth, limit = 1, at + FARTHEST
+        for match in self._ends.walk.finditer(text, at, limit):
+            if match.lastindex and match.group() in self._ends.nested:
+                depth += 1
+            elif match.lastindex and match.group() == self._ends.end:
+                depth -= 1
+                if not depth:
+                    return 0
+            elif match.lastindex:
+                return -1
+        return None if len(text) < limit and not over else -1
 
     def _nested_line(self, text: str, begin: int, at: int, over: bool) -> int | None:
         """The same for a parameter's opening tag at the beginning of a line. It ends the value unless it is foreign.

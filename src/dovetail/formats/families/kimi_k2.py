@@ -185,8 +185,8 @@ class KimiReader(JsonInTags):
         self._defect("other_syntax", CALL)
         yield from self._skip("{", 1)
         marker = yield from self._object(["{"], *_STOPS)
-        if marker == "":
-            marker = yield from self._between(*_STOPS)
+        if marker == "" and (marker := (yield from self._between(*_STOPS))) != CALL_END:
+            self._defect("missing_call_end", self._id)
         if marker not in (None, CALL_END):
             self._unread()
         return True
