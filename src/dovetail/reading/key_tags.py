@@ -208,7 +208,7 @@ class KeyTagReader(ParameterReader, JsonAfterNames):
             if (
                 marker in (*self.around_calls()[::2], self.value)
                 and not text.strip()
-                and (yield from self._opens_key(marker))
+                and (yield from self._stands_for_another(marker, *_key_after_opener(type(self))))
             ):
                 self._defect("missing_key_start", marker)
                 yield from self._parameter()
@@ -233,12 +233,12 @@ class KeyTagReader(ParameterReader, JsonAfterNames):
             else:
                 return marker
 
-    def _opens_key(self, marker: str) -> Script[bool]:
-        """Whether `marker`, the last one, stands for the opener of a key: a key and its end follow."""
+    def _stands_for_another(self, marker: str, pattern: re.Pattern[str], begun: re.Pattern[str]) -> Script[bool]:
+        """Whether `marker`, the last one, stands for another: it and what follows match `pattern`. See `_look`."""
         self._unread()
-        opened = (yield from self._look(*_key_after_opener(type(self)))) is not None
+        found = (yield from self._look(pattern, begun)) is not None
         yield from self._next_is(marker)
-        return opened
+        return found
 
     def _parameter(self) -> Script[None]:
         key, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
@@ -283,8 +283,9 @@ class KeyTagReader(ParameterReader, JsonAfterNames):
         else:
             self._defect("missing_key_end", key)
         key = self._plain_key(key)
-        if marker in self.around_calls()[::2] and not between.strip() and (yield from self._opens_value(marker)):
-            self._defect("missing_value_start", marker)
+        misplaced = marker if marker in self.around_calls()[::2] and not between.strip() else None
+        if misplaced and (yield from self._stands_for_another(misplaced, *_value_after_opener(type(self)))):
+            self._defect("missing_value_start", misplaced)
             marker = self.value
         if marker == self.value:
             if between.strip(_SIGNS):
@@ -313,13 +314,6 @@ class KeyTagReader(ParameterReader, JsonAfterNames):
             return key
         self._defect("attribute_quotes", key)
         return plain
-
-    def _opens_value(self, marker: str) -> Script[bool]:
-        """Whether `marker`, the last one, stands for the opener of a value: a text and the end of a value follow."""
-        self._unread()
-        opened = (yield from self._look(*_value_after_opener(type(self)))) is not None
-        yield from self._next_is(marker)
-        return opened
 
 
 @functools.lru_cache(256)
