@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import dovetail
 from dovetail.events import CallArguments, CallEnd, Event, Message
-from dovetail.reading.python_literals import number
+from dovetail.reading.python_text import number
 from dovetail.reading.reader import MALFORMED
 
 FMT = dovetail.format("pythonic")

@@ -21,7 +21,7 @@ from dovetail.events import CallArguments
 from dovetail.reading.alphabet import any_control
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_text import closing, is_json
-from dovetail.reading.python_text import from_python
+from dovetail.reading.python_text import from_python, number
 from dovetail.reading.reader import FARTHEST, MALFORMED, Abandoned, ReaderOptions, Script, Weigh
 from dovetail.reading.values import STRING, ParameterTypes, types_of
 from dovetail.tokens import Tokenizer
@@ -64,29 +64,9 @@ _MAY_BE_SET = re.compile(rf"\{{{_GAP}(?:{_IN_SET}(?:\\|\1{_GAP})?|(?:{_WORD}[^\"
 #: The most brackets inside one another. JSON parsers do not read deeper ones either.
 _DEEPEST: Final = 256
 
-_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
-_BASED = re.compile(r"([+-]?)\s*(0(?:[xX](?:_?[0-9a-fA-F])+|[oO](?:_?[0-7])+|[bB](?:_?[01])+))")
-_DIGITS = "[0-9](?:_?[0-9])*+"
-_DECIMAL = re.compile(rf"([+-]?)\s*({_DIGITS})?(\.(?:{_DIGITS})?)?([eE][+-]?{_DIGITS})?")
-
 #: How a call's arguments ended: with their `)`; with something that cannot come between two arguments; or with
 #: something that cannot be read.
 Outcome: TypeAlias = Literal["ended", "between", "broken"]
-
-
-def number(text: str) -> str | None:
-    """A Python number as JSON, with the same digits if JSON allows them; None if `text` is no number."""
-    if _JSON_NUMBER.fullmatch(text):
-        return text
-    if (based := _BASED.fullmatch(text)) is not None:
-        return f"{based[1].strip('+')}{int(based[2], 0)}"
-    decimal = _DECIMAL.fullmatch(text)
-    if decimal is None or not (decimal[2] or len(decimal[3] or "") > 1):
-        return None
-    sign, whole, fraction, exponent = ((part or "").replace("_", "") for part in decimal.groups())
-    if not fraction and not exponent and whole[0] == "0" and whole.strip("0"):
-        return None  # Python 2's octal numbers, which Python 3 refuses
-    return f"{sign.strip('+')}{whole.lstrip('0') or '0'}{fraction}{'0' if fraction == '.' else ''}{exponent}"
 
 
 class _Level(msgspec.Struct):

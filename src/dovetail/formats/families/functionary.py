@@ -22,7 +22,8 @@ from dovetail.formats.base import Format, ReasoningBlock
 from dovetail.grammar import Choice, Concat, ExactText, Grammar, Node, Regex, Repeat
 from dovetail.reading import CallReader, Script
 from dovetail.reading.json_text import WHITESPACE
-from dovetail.reading.prose import MOST_SPACE, Prose
+from dovetail.reading.mentions import Prose
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.tokens import Prompt, Segment
 
 #: What begins a message, and the recipient of content.

@@ -42,7 +42,8 @@ from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, 
 from dovetail.reading import CallReader, ReaderOptions, Script
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE
-from dovetail.reading.prose import AFTER, BEFORE, MOST_SPACE, QUOTES
+from dovetail.reading.mentions import AFTER, BEFORE, QUOTES
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.tokens import Prompt, Tokenizer
 
 Kind: TypeAlias = type[Content] | type[Reasoning]

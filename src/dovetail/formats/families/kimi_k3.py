@@ -24,8 +24,8 @@ from dovetail.reading import Script
 from dovetail.reading.alphabet import any_control
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE
+from dovetail.reading.mentions import QUOTES, Prose
 from dovetail.reading.parameter_reader import ParameterReader
-from dovetail.reading.prose import QUOTES, Prose
 from dovetail.reading.value_ends import OpenValue
 from dovetail.tokens import Prompt, Segment
 
