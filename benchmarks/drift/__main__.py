@@ -30,7 +30,7 @@ from tests.drift.corpus import Case
 DOVETAIL = "Dovetail"
 #: What stands around the table in a page.
 _BEGIN, _END = "<!-- The table of python -m benchmarks.drift --write -->\n", "<!-- End of the table -->\n"
-_WORDS = ("kind",)
+_WORDS = (f"kind: {DOVETAIL}",)
 #: Right or wrong, by engine, for each case that the engine was asked about.
 Results = dict[str, dict[int, bool]]
 
@@ -161,9 +161,10 @@ def _sheet(cases: Sequence[Case], results: Results, versions: dict[str, str]) ->
     rows = []
     for kind in [*_kinds(cases), None]:
         counts = [_counted(cases, results, engine, kind) for engine in results]
-        cells = [f"{right:,} / {count:,}" if count else "–" for right, count in counts]
-        rows.append(["all" if kind is None else kind.replace("_", " "), *cells])
-    headings = ["kind", DOVETAIL, *(f"{engine} {versions[engine]}" for engine in results if engine != DOVETAIL)]
+        own, *cells = [f"{right:,} / {count:,}" if count else "–" for right, count in counts]
+        # In one cell, because a table has at most five columns.
+        rows.append([f"{'all' if kind is None else kind.replace('_', ' ')}: {own}", *cells])
+    headings = [_WORDS[0], *(f"{engine} {versions[engine]}" for engine in results if engine != DOVETAIL)]
     return "Right answers / cases", headings, rows
 
 
