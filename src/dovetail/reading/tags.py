@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from dovetail.events import Content
 from dovetail.reading.arguments import malformed
@@ -16,6 +15,7 @@ from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameter_reader import ParameterReader, closing_tags
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import Abandoned, ReaderOptions, Script
+from dovetail.reading.tag_text import ATTRIBUTE, Attributes, Tag, in_quotes, read_attributes
 from dovetail.reading.values import STRING, VALUES, ParameterTypes
 from dovetail.tokens import Tokenizer
 
@@ -270,7 +270,7 @@ class TagReader(ParameterReader):
         else:
             yield from self._body()
 
-    def _stray_in_tag(self, tag: _Tag) -> None:
+    def _stray_in_tag(self, tag: Tag) -> None:
         """Report text inside of a tag, which makes the tag no mention."""
         if tag.stray:
             self._defect("text_in_section")
@@ -285,12 +285,12 @@ class TagReader(ParameterReader):
 
     def _arguments_in_tag(self, text: str) -> None:
         """Read the attributes of a call's tag that are parameters of the tool."""
-        for match in _ATTRIBUTE.finditer(text):
+        for match in ATTRIBUTE.finditer(text):
             if match[1] != "name" and self._parameters.declares(match[1]):
                 self._parameters.open(match[1])(match[match.lastindex or 0])
                 self._parameters.close()
 
-    def _skip_doubled(self, tag: _Tag) -> Script[None]:
+    def _skip_doubled(self, tag: Tag) -> Script[None]:
         """Drop the tag of a parameter if it comes again at once."""
         again = self.in_alphabet(self.parameter) + tag.text + ">"
         while again.startswith(following := self._input[self._at : self._at + len(again)]):
@@ -320,16 +320,16 @@ class TagReader(ParameterReader):
             yield from self._parameter(tag, lenient)
         yield from self._body()
 
-    def _names_tool(self, tag: _Tag, types: ParameterTypes | None) -> bool:
+    def _names_tool(self, tag: Tag, types: ParameterTypes | None) -> bool:
         """Whether a parameter's tag has the name of a tool, and of no parameter of the tool with these types."""
         name = tag.attributes.get("name", "")
         return self._tool(name) in self._options.tools and not (types and types.declares(name))
 
-    def _opens_call(self, tag: _Tag) -> bool:
+    def _opens_call(self, tag: Tag) -> bool:
         """Whether a parameter's tag has the name of a tool, and the open call's tool has no such parameter."""
         return self._parameters.excludes(tag.attributes.get("name", "")) and self._names_tool(tag, None)
 
-    def _begin_misspelled(self, tag: _Tag) -> None:
+    def _begin_misspelled(self, tag: Tag) -> None:
         """Begin a call whose tag is a parameter's."""
         self._defect("misspelled_marker", self.parameter + tag.text)
         self._begin_call(tag.attributes["name"])
@@ -340,7 +340,7 @@ class TagReader(ParameterReader):
         while (tag := (yield from self._rest_of_call())) is not None:
             self._begin_misspelled(tag)
 
-    def _rest_of_call(self) -> Script[_Tag | None]:
+    def _rest_of_call(self) -> Script[Tag | None]:
         """Read the same. If the tag of a parameter ends it that opens another call, return that."""
         self._space_before = (yield from self._skip(WHITESPACE))[-MOST_SPACE:]
         if (yield from self._peek()) == "{":
@@ -410,7 +410,7 @@ class TagReader(ParameterReader):
             self._defect("missing_parameter_end", key)
             self._unread()
 
-    def _parameter(self, tag: _Tag | None, lenient: bool) -> Script[None]:
+    def _parameter(self, tag: Tag | None, lenient: bool) -> Script[None]:
         """Read a parameter after its tag. `lenient`: whether that was in another spelling."""
         if tag is None:
             return
@@ -453,7 +453,7 @@ class TagReader(ParameterReader):
 
     # -- one tag ------------------------------------------------------------------------------------------------------
 
-    def _tag(self, *, in_section: bool = False) -> Script[_Tag | None]:
+    def _tag(self, *, in_section: bool = False) -> Script[Tag | None]:
         """Read the rest of a tag. None if it has no end; it is content then, unless it was cut off in a section."""
         line = () if self.tags_span_lines else ("\n",)
         text, marker = yield from self._read_up_to(LONGEST_HEADER, ">", *line, *self._marks)
@@ -469,9 +469,9 @@ class TagReader(ParameterReader):
             self._unread()
             end = self._attributes(text).end
             attributes, _, stray, _ = self._attributes(text[:end])
-            return _Tag(attributes, text[:end], stray, text[end:].removeprefix("\n"), False)
+            return Tag(attributes, text[:end], stray, text[end:].removeprefix("\n"), False)
         first, rest = text, ""
-        while marker == ">" and _in_quotes(text):
+        while marker == ">" and in_quotes(text):
             more, marker = yield from self._read_up_to(LONGEST_HEADER - len(text), ">", "<", "\n", *self.controls)
             text += ">" + more
             if marker != ">":  # the quote has no end, so the tag ended at the first bracket
@@ -484,34 +484,10 @@ class TagReader(ParameterReader):
         attributes, defect, stray, _ = self._attributes(bare[:-1] if empty else text)
         if defect:
             self._defect(defect, text)
-        return _Tag(attributes, text, stray, rest, empty)
+        return Tag(attributes, text, stray, rest, empty)
 
     def _attributes(self, text: str) -> Attributes:
-        attributes: dict[str, str] = {}
-        others: list[str] = []
-        extra, quotes = False, True
-        end = 0
-        for match in _ATTRIBUTE.finditer(text):
-            others.append(text[end : match.start()])
-            end = match.end()
-            name, value = match[1], match[match.lastindex or 0]
-            if name in attributes or not (name == "name" or (name == "string" and self.declares_string)):
-                extra = True
-            else:
-                attributes[name] = value
-                quotes = quotes and match[2] is not None
-        stray = ("".join(others) + text[end:]).strip()
-        exact = None
-        if (extra or stray) and not self._is_declared(attributes.get("name")):
-            exact = _AS_WRITTEN.fullmatch(text)
-        if exact is not None and (self.declares_string or exact["string"] is None):
-            # Models do not escape names, so that a name with a quote in it looks like several attributes.
-            attributes = {key: value for key, value in exact.groupdict("").items() if value or key == "name"}
-            return Attributes(attributes, None if exact["name"] + '"' in text else "attribute_quotes", "", len(text))
-        if "name" not in attributes and (word := _WORD.fullmatch(stray)):
-            return Attributes({**attributes, "name": word[2]}, "missing_attribute", "", len(text))
-        defect = "extra_attributes" if extra else None if quotes else "attribute_quotes"
-        return Attributes(attributes, defect, stray, end)
+        return read_attributes(text, takes_string=self.declares_string, is_declared=self._is_declared)
 
     def _is_declared(self, name: str | None) -> bool:
         return name is not None and (name in self._options.tools or self._parameters.declares(name))
@@ -593,55 +569,13 @@ class EqualsTagReader(TagReader):
         return Attributes({"name": name}, defect, "", len(text))
 
 
-class Attributes(NamedTuple):
-    """The attributes of a tag."""
-
-    values: dict[str, str]
-    #: The fault that was forgiven, if there was one.
-    defect: str | None
-    #: Text of the tag that is no attribute.
-    stray: str
-    #: Where the attributes end.
-    end: int
-
-
-class _Tag(NamedTuple):
-    """An opening tag."""
-
-    attributes: Mapping[str, str]
-    #: All of its text.
-    text: str
-    #: The part of the text that is no attribute.
-    stray: str
-    #: Text that was read after the tag.
-    rest: str
-    #: Whether the tag closes itself.
-    empty: bool
-
-
 #: How many markers in a row may open no call, in what is tried as a section.
 _MOST_MARKERS = 8
 _DECLARED_TYPES = {"true": STRING, "false": VALUES}
-_ATTRIBUTE = re.compile(r"""(?<![\w.:-])([\w.:-]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]++))""")
-_AS_WRITTEN = re.compile(r'\s*name="(?P<name>[^=]*?)"?(?:\s+string="(?P<string>true|false)")?\s*')
 _NAME = " name="
 #: What models call a call and a parameter in the tags that open them.
 _CALLS = ("function", "Function", "functions", "func", "function_call", "tool", "invoke", "Invoke", "call")
 _PARAMETERS = ("parameter", "Parameter", "parameters", "param", "argument", "arg")
 _WITH_ATTRIBUTES = re.compile(r"""([^\s"']+|"[^"]*"|'[^']*')(?:\s+[\w.:-]+=(?:"[^"]*"|'[^']*'|[^\s"'<>]+))+""")
-_WORD = re.compile(r"""=?\s*(["']?)([\w.-]+)\1""")
 _NEXT_TAG = re.compile(r"[ \t\r\n]{0,16}(<[^<>]{0,128})>")
 _MAY_BE_NEXT_TAG = re.compile(r"[ \t\r\n]{0,16}<[^<>]{0,128}")
-_UNQUOTED = re.compile(r"=\s*+[^\s\"']++")
-
-
-def _in_quotes(text: str) -> bool:
-    """Whether a tag's text so far ends inside a quoted value. A bracket there is part of the value."""
-    text = text.rstrip().removesuffix("/").rstrip()
-    quotes = text.count('"') + text.count("'")
-    if not quotes:
-        return False
-    if text[-1] in "\"'":
-        return quotes == 1
-    value = text[text.rfind("=") :]
-    return _UNQUOTED.fullmatch(value) is None
