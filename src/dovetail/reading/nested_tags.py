@@ -32,7 +32,7 @@ from dovetail.tokens import Tokenizer
 
 #: The most tags inside one another. JSON parsers do not read deeper objects either.
 _DEEPEST = 256
-_NAME = re.compile(r"""<(\w+)(?:\s+name)?\s*=\s*("[^"]*"|'[^']*'|[^\s"'<>]+)\s*>""")
+NAME = re.compile(r"""<(\w+)(?:\s+name)?\s*=\s*("[^"]*"|'[^']*'|[^\s"'<>]+)\s*>""")
 #: A tag with attributes.
 _ATTRIBUTES = re.compile(r"""<([^\s<>="']+)\s[^<>]*=[^<>]*>""")
 #: A closing tag in any spelling, and the name in a call's tag without an attribute for it.
@@ -40,7 +40,7 @@ _CLOSING = re.compile(r"<\s*/+\s*(\w+)[^<>]*>")
 _OTHER_ATTRIBUTES = r"""(?:\s+[\w-]+\s*[=:]\s*["']?[^\s"'<>=]*["']?)*"""
 _NAMED = re.compile(rf"""<\w+{_OTHER_ATTRIBUTES}\s+name\s*[=:]\s*["']?\s*([^\s"'<>=]+)["']?{_OTHER_ATTRIBUTES}\s*/?>""")
 _UNNAMED = re.compile(r"""<\w+\s*[=:]?\s*["']?([^\s"'<>=:]+)["']?\s*>""")
-_ATTRIBUTE = 'name="'
+ATTRIBUTE = 'name="'
 _EMPTY = (("object", "{}"), ("array", "[]"), ("null", "null"))
 _SCALARS = frozenset(("string", "number", "integer", "boolean"))
 
@@ -93,11 +93,6 @@ class NestedTagReader(JsonInTags):
     #: Other spellings of what opens a section, and of what ends it.
     other_sections_begin: ClassVar[tuple[str, ...]] = ()
     other_sections_end: ClassVar[tuple[str, ...]] = ()
-    #: A section of calls in the markup of the family's earlier models, which has no marks: its tags and a parameter's.
-    older_section: ClassVar[str]
-    older_section_end: ClassVar[str]
-    older_parameter: ClassVar[str]
-    older_parameter_end: ClassVar[str]
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._levels: list[_Level] = []
@@ -113,9 +108,6 @@ class NestedTagReader(JsonInTags):
         self._mark_in_input = self.in_alphabet(self.mark)
 
     def _section(self, opener: str) -> Script[None]:
-        if opener == self.older_section or opener in self._unopened():
-            yield from self._older_section(opener)
-            return
         before = self._index
         tag: str | None = None
         in_section = opener in (self.section, self.unbracketed, *self.other_sections_begin)
@@ -230,7 +222,7 @@ class NestedTagReader(JsonInTags):
         elif tag[1 : len(word) + 1].casefold() == word and not tag[len(word) + 1 : len(word) + 2].isalnum():
             if tag == f"<{word}>" and self._levels and not self._levels[-1].types.has_member(word):
                 meant = self.call_end
-            elif _NAME.fullmatch(tag) is None or not tag.startswith(self.call):
+            elif NAME.fullmatch(tag) is None or not tag.startswith(self.call):
                 named = _NAMED.fullmatch(tag) or _UNNAMED.fullmatch(tag)
                 if named is not None and self._tool(named[1]) in self._options.tools:
                     meant = f'{self.call}name="{named[1]}">'
@@ -239,7 +231,7 @@ class NestedTagReader(JsonInTags):
         return meant
 
     def _names_tool(self, tag: str) -> bool:
-        match = _NAME.fullmatch(tag)
+        match = NAME.fullmatch(tag)
         return match is not None and self._tool(match[2].strip("\"'").strip()) in self._options.tools
 
     def _meant_end(self, word: str) -> str | None:
@@ -259,7 +251,7 @@ class NestedTagReader(JsonInTags):
         """Whether `text` is the beginning of a tag that may come next."""
         if text.startswith(self.call):
             attribute = text.removeprefix(self.call)
-            return _ATTRIBUTE.startswith(attribute) or self._begins_call(attribute)
+            return ATTRIBUTE.startswith(attribute) or self._begins_call(attribute)
         tags = [self.call, self.section_end, self.call_end, self._last_end, *(level.end for level in self._levels)]
         if self._levels:
             tags += (f"<{key}>" for key in self._levels[0].types.own_keys())
@@ -268,7 +260,7 @@ class NestedTagReader(JsonInTags):
     def _is_tag(self, tag: str) -> bool:
         """Whether `tag`, whose first bracket is missing, can be no text."""
         if tag.startswith(self.call):
-            return _NAME.fullmatch(tag) is not None
+            return NAME.fullmatch(tag) is not None
         ends = (self.section_end, self.call_end, self._last_end, *(level.end for level in self._levels))
         if tag in ends or self.mark + tag == self.section:
             return True
@@ -282,7 +274,7 @@ class NestedTagReader(JsonInTags):
 
     def _call(self, tag: str) -> Script[str | None]:
         """Read a call after its tag. Returns the tag that ended it in place of its own end."""
-        match = _NAME.fullmatch(tag)
+        match = NAME.fullmatch(tag)
         name = "" if match is None else match[2].strip("\"'").strip()
         if not name:
             self._defect("missing_name", tag)
@@ -344,10 +336,10 @@ class NestedTagReader(JsonInTags):
             self._unopened_member(level, tag, text)
             return None
         self._misplaced(text)
-        if tag.startswith("</") or (tag.startswith(self.call) and _NAME.fullmatch(tag)):
+        if tag.startswith("</") or (tag.startswith(self.call) and NAME.fullmatch(tag)):
             return self._take_end(tag)
         key, end = tag[1:-1].strip(), ""
-        if match := _NAME.fullmatch(tag):  # `<parameter name="key">`
+        if match := NAME.fullmatch(tag):  # `<parameter name="key">`
             self._defect("foreign_markup", tag)
             key, end = match[2].strip("\"'").strip(), f"</{match[1]}>"
         elif match := _ATTRIBUTES.fullmatch(tag):
@@ -396,82 +388,6 @@ class NestedTagReader(JsonInTags):
             self._levels.pop()
             self._last_end = level.end
             self._write("" if level.wraps else "]" if level.is_array else "}")
-
-    # -- calls without marks ------------------------------------------------------------------------------------------
-
-    def _older_section(self, opener: str) -> Script[None]:
-        self._defect("foreign_markup", opener)
-        in_section = opener == self.older_section
-        while True:
-            space = yield from self._skip(WHITESPACE, MOST_SPACE)
-            if (yield from self._next_is(self.call)):
-                yield from self._older_call()
-            elif in_section and (yield from self._next_is(self.older_section_end)):
-                return
-            else:
-                if in_section:
-                    self._defect("missing_section_end")
-                if space and len((yield from self._peek())) == 1:
-                    self._events.append(Content(space))
-                return
-
-    def _older_call(self) -> Script[None]:
-        header, stop = yield from self._read_up_to(LONGEST_HEADER, ">", *self.controls)
-        match = _NAME.fullmatch(f"{self.call}{header}>")
-        name = "" if match is None else match[2].strip("\"'").strip()
-        if stop is None and self._cut_off and self._begins_tag(self.call + header):
-            self._defect("truncated_call", header)
-            return
-        if stop != ">" or self._tool(name) not in self._options.tools:
-            if stop:
-                self._unread()
-            self._abandon(self.call + header, "missing_name" if stop else "truncated_call")
-            return
-        self._begin_call(name)
-        while True:
-            yield from self._skip(WHITESPACE)
-            marker = yield from self._next_is(self.older_parameter, self.call_end)
-            if marker != self.older_parameter:
-                break
-            if not (yield from self._older_member()):
-                return
-        if marker is None and self._begun and self._trial is not None and not self._cut_off:
-            self._abandon(header, "call_without_arguments")
-        if marker is None and (self._begun or self._cut_off):
-            self._cut_off_call()
-            return
-        if marker is None:
-            self._defect("missing_call_end", self._id)
-        self._close(0)
-        self._end_call()
-
-    def _older_member(self) -> Script[bool]:
-        """Read a parameter after the beginning of its tag; False if the call was cut off."""
-        header, stop = yield from self._read_up_to(LONGEST_HEADER, ">", *self.controls)
-        match = _NAME.fullmatch(f"{self.older_parameter}{header}>")
-        if stop != ">" or match is None:
-            if stop:
-                self._unread()
-            if stop is not None or not (self._cut_off and self._begins_attribute(header)):
-                self._misplaced(self.older_parameter + header)
-            return True
-        level, key = self._levels[0], match[2].strip("\"'").strip()
-        self._write(self._head(level, key))
-        write = self._value_writer.begin("", key, level.types[key])
-        if (yield from self._value(write, self.older_parameter_end, *self.ends)) is None:
-            self._value_writer.cut()
-            self._cut_off_call()
-            return False
-        if self._last_marker() != self.older_parameter_end:
-            self._defect("missing_parameter_end", key)
-            self._unread()
-        self._value_writer.close()
-        return True
-
-    def _begins_attribute(self, text: str) -> bool:
-        """Whether `text` is the beginning of the attribute with the name of a parameter."""
-        keys = self._levels[0].types.own_keys()
-        return any(f"{_ATTRIBUTE}{key}".startswith(text) for key in keys)
 
     # -- one value ----------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from dovetail.formats.declared.value_syntax import ANY, Keys, Members, Number, S
 from dovetail.grammar import Choice, Concat, ExactText, FreeText, Node, OtherName, Regex, Repeat
 from dovetail.grammar.nodes import TextUntil
 from dovetail.reading import CallReader
-from dovetail.reading.nested_tags import NestedTagReader
+from dovetail.reading.older_tags import OlderTagReader
 from dovetail.tokens import Segment
 
 _PLAIN = re.compile(r"[^\s<>/]+")
@@ -75,7 +75,7 @@ class NestedTagCalls(Declaration):
         unbracketed = self.mark + before.removeprefix(self.mark + "<")
         others = tuple(f"{self.mark}<{name}>" for name in _OTHER_SECTIONS)
         older, _, parameter, parameter_end, _, older_end = re.findall("<[^<>]*>", self.older)
-        return NestedTagReader, {
+        return OlderTagReader, {
             "section": opener.lstrip("\n"),
             "section_end": end.removeprefix(self.mark),
             "unbracketed": unbracketed,
