@@ -101,6 +101,8 @@ class Completion(msgspec.Struct, frozen=True):
     `EngineInfo.enforces` names.
     `grammar_required`: whether an engine that cannot enforce the grammar refuses the completion. Otherwise it goes on
     without.
+    `reasoning_budget`: the most tokens of reasoning after its last opening marker, which may be in the prompt; then the
+    engine ends the reasoning. None for any number. Only for an engine whose `EngineInfo.bounds_reasoning` is true.
     `draft_tokens`: the most tokens to draft in a step; None for the engine's own setting. An engine behind HTTP
     ignores it, which changes the speed and never the text.
     `gated`: whether the engine's gate chooses how many tokens to draft. Otherwise each step drafts `draft_tokens`, or
@@ -124,6 +126,7 @@ class Completion(msgspec.Struct, frozen=True):
     constraint: Constraint | None = None
     grammar: Grammar | None = None
     grammar_required: bool = True
+    reasoning_budget: int | None = None
     draft_tokens: int | None = None
     gated: bool = True
     report_drafts: bool = False
@@ -189,6 +192,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     `draft_tokens`: the most tokens that the engine drafts in a step; 0 also when an engine behind HTTP does not say.
     `enforces`: what the engine enforces of a completion: its `constraint`, or its `grammar` in one of two notations.
     `prompt_logprobs`: whether the engine reports the log probabilities of a prompt's tokens.
+    `bounds_reasoning`: whether the engine keeps to a completion's `reasoning_budget`.
     `reports_steps`: whether each batch is one step. Over HTTP, one batch may cover several.
     """
 
@@ -198,6 +202,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     draft_tokens: int
     enforces: Literal["constraint", "lark", "structural_tag"] = "constraint"
     prompt_logprobs: bool = False
+    bounds_reasoning: bool = False
     reports_steps: bool = False
 
 

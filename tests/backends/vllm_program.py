@@ -123,14 +123,20 @@ def main(script: str) -> None:
     server.serve_forever()
 
 
-def vllm_refusal(body: dict[str, Any], backend: str) -> tuple[int, bytes]:
+def vllm_refusal(body: dict[str, Any], backend: str, budgets: str = "off") -> tuple[int, bytes]:
     """What vLLM 0.32 says to a prompt of no token: its words for the first thing that is wrong.
 
-    `backend` is xgrammar, guidance, or guidance with a tokenizer that is `slow` to it.
+    `backend` is xgrammar, guidance, or guidance with a tokenizer that is `slow` to it. `budgets` of reasoning are "on",
+    "off", or "unknown" to an older vLLM.
     """
     outputs = body.get("structured_outputs", {})
     script = "Token id 2147483647 is out of vocabulary"
-    if outputs and backend == "slow":
+    budget = body.get("thinking_token_budget")
+    if budget is not None and budget < -1 and budgets != "unknown":
+        script = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
+    elif budget is not None and budgets == "off":
+        script = "thinking_token_budget is set but reasoning_config is not configured."
+    elif outputs and backend == "slow":
         script = "The 'guidance' structured output backend only supports fast Hugging Face tokenizers"
     elif "structural_tag" in outputs and backend == "guidance":
         script = "Invalid grammar specification: 'triggers'"
@@ -189,7 +195,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(200, json.dumps({"tokens": self.run["tokens"]}).encode())
             return
         if body["prompt"] == NO_PROMPT:
-            self._answer(*vllm_refusal(body, self.run["backend"]))
+            budgets = "on" if "--reasoning-config" in sys.argv else "off"
+            self._answer(*vllm_refusal(body, self.run["backend"], budgets))
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")

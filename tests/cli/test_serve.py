@@ -242,8 +242,6 @@ def test_a_model_without_local_files_is_not_served(pair: Path, tmp_path: Path, m
         serve.check_servable(resolve(drafter, {}))
     monkeypatch.setattr(hub, "fetch", lambda name, revision=None: str(pair / "target"))
     serve.check_servable(resolve("org/target", {}))
-    with pytest.raises(PlanError, match="reasoning_budget needs the embedded engine"):
-        serve.check_servable(resolve("org/target", {"reasoning_budget": 9, "engine": "http://127.0.0.1:1"}))
     monkeypatch.setattr(engines, "check_complete", hub_without_weights)
     with pytest.raises(
         PlanError, match=r"the weights of org/target are not here: `hf download org/target` fetches them"

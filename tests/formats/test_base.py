@@ -64,6 +64,8 @@ def test_the_markers_of_reasoning() -> None:
     assert marked["kimi_k3"] == ("<|open|>think<|sep|>", "<|close|>think<|sep|>")
     assert (marked["qwen3"], marked["mistral"]) == (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
     assert marked.keys().isdisjoint({"hermes", "harmony", "pythonic"})  # it has none, or it is a channel
+    closable = {name: markers for name in FAMILIES if (markers := dovetail.format(name).closable_markers)}
+    assert closable == {name: markers for name, markers in marked.items() if name != "kimi_k3"}
 
 
 def test_a_template_gets_nothing_that_its_model_s_own_code_does_not_give_it() -> None:

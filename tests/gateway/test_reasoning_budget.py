@@ -19,7 +19,8 @@ from dovetail.gateway.apis.responses.exchange import ResponsesExchange
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.gateway.turn.turn_request import TurnRequest
-from dovetail.tokens import Tokenizer
+from dovetail.grammar.bounded_reasoning import Markers
+from dovetail.tokens import Prompt, Tokenizer
 from tests.gateway.families import OpensReasoning
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process, prepared, turn_request
 
@@ -140,6 +141,65 @@ def test_a_budget_that_the_engine_does_not_enforce_is_reported(tok: Tokenizer) -
         ({"tools": [PING], "tool_choice": "required"}, ()),
     ):
         assert run(turn_request({"messages": [USER], **fields}), tok, engine).request.omitted == omitted
+
+
+def bounding(tok: Tokenizer, enforces: Any = "structural_tag") -> ScriptedEngine:
+    """As a vLLM with a reasoning config."""
+    engine = ScriptedEngine(tok)
+    engine.info = msgspec.structs.replace(engine.info, enforces=enforces, bounds_reasoning=True)
+    return engine
+
+
+def budgets(turn: PreparedTurn) -> tuple[int | None, tuple[str, ...]]:
+    """What the engine is told, and what is reported as left out."""
+    return turn.choices[0].completion.reasoning_budget, turn.request.omitted
+
+
+@pytest.mark.parametrize(
+    ("fields", "budget"),
+    [
+        ({"thinking_budget": 9}, 9),
+        ({"dovetail": {"reasoning_budget": 0}}, 0),
+        ({"thinking_budget": -1}, None),
+        ({"tools": [PING], "tool_choice": "required", "max_tokens": 100}, 75),
+        ({"enable_thinking": False, "thinking_budget": 9}, None),
+    ],
+)
+def test_an_engine_with_budgets_of_its_own(tok: Tokenizer, fields: dict[str, Any], budget: int | None) -> None:
+    request = turn_request({"messages": [USER], **fields})
+    assert budgets(run(request, tok, bounding(tok))) == (budget, ())
+    assert budgets(run(request, tok, bounding(tok), OpensReasoning())) == (budget, ())
+    assert budgets(run(request, tok)) == (None, ())  # the constraint has it
+
+
+def test_an_engine_counts_the_reasoning_that_the_prompt_begins(tok: Tokenizer) -> None:
+    class Begins(KimiK25):
+        def _render(self, *arguments: Any, **options: Any) -> Prompt:
+            return Prompt.alternating([*super()._render(*arguments, **options).pieces, "aeiou"])
+
+    turn = run(turn_request({"messages": [USER], "thinking_budget": 9}), tok, bounding(tok), Begins())
+    assert budgets(turn) == (9 + len(tok.encode("aeiou")), ())
+
+
+def test_guidance_has_no_budget_beside_a_grammar(tok: Tokenizer) -> None:
+    for strict, expected in (("schema", (None, ("thinking_budget",))), ("off", (9, ()))):
+        request = turn_request({"messages": [USER], "thinking_budget": 9, "dovetail": {"strict": strict}})
+        assert budgets(run(request, tok, bounding(tok, "lark"))) == expected
+
+
+def test_an_engine_cannot_close_what_several_tokens_close(tok: Tokenizer) -> None:
+    """Nor a block that it does not see as we do: here text of the prompt has the closing tag."""
+
+    class TwoTokens(KimiK25):
+        closable_markers = None
+
+    class Closed(KimiK25):
+        def reasoning_tokens(self, tokenizer: Tokenizer) -> Markers:
+            return Markers((tokenizer.control["<|im_end|>"],), (tokenizer.control["<think>"],))
+
+    request = turn_request({"messages": [USER], "thinking_budget": 9})
+    for fmt in (TwoTokens(), Closed()):
+        assert budgets(run(request, tok, bounding(tok), fmt)) == (None, ("thinking_budget",))
 
 
 @pytest.mark.anyio

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.formats.base import Format
 from dovetail.grammar import matcher as matchers
-from dovetail.grammar.bounded_reasoning import BoundedReasoning, Markers
+from dovetail.grammar.bounded_reasoning import BoundedReasoning, Markers, left_open_since
 from dovetail.grammar.matcher import Matcher
 from dovetail.tokens import Tokenizer
 from tests.grammar.test_matcher import allowed
@@ -43,6 +43,24 @@ def bounded(name: str, budget: int, inner: Matcher | None) -> BoundedReasoning:
 def opening(name: str) -> list[int]:
     """What the model writes before its reasoning."""
     return [] if format_of(name).reasoning == "opened" else [*markers_of(name).opening]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "since"),
+    [
+        ([], None),
+        ([1, 8, 1], 1),
+        ([8], 0),
+        ([8, 9, 1], None),
+        ([8, 1, 9, 8, 2, 3], 2),
+        ([9, 1, 2], None),
+    ],
+)
+def test_how_many_tokens_of_a_prompt_are_of_an_open_block(prompt: list[int], since: int | None) -> None:
+    assert left_open_since(prompt, Markers((8,), (9,))) == since
+    twice = [each for token in prompt for each in ((token, 0) if token in (8, 9) else (token,))]
+    assert left_open_since(twice, Markers((8, 0), (9, 0))) == since
+    assert left_open_since([8, 1], Markers((8, 0), (9,))) is None  # half of a marker
 
 
 @pytest.mark.parametrize("with_grammar", (True, False))

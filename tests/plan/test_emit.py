@@ -45,6 +45,33 @@ def test_whole_outputs(file: Path) -> None:
     assert emitted(RECIPES[name], form) == file.read_text()
 
 
+@pytest.mark.parametrize(
+    ("settings", "version", "bounds"),
+    [
+        (settings_of(format="kimi_k25"), None, True),
+        (settings_of(format="kimi_k25"), "0.32.0+cpu", True),
+        (DRAFTING | settings_of(format="kimi_k25"), "0.32", True),
+        (DRAFTING | settings_of(format="kimi_k25"), "0.32.0+cpu", False),
+        (settings_of(format="kimi_k25", method="suffix", draft_tokens=3), None, False),
+        (settings_of(format="kimi_k25", method="suffix", draft_tokens=0), None, True),
+    ],
+)
+def test_budgets_of_reasoning_where_vllm_keeps_to_them(
+    settings: dict[str, Setting[Any]], version: str | None, bounds: bool
+) -> None:
+    made = vllm.command(settings, version)
+    config = flags_of(made).get("--reasoning-config")
+    assert (config and json.loads(config)) == (
+        {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"} if bounds else None
+    )
+    assert any("no budgets of reasoning" in note for note in made.notes) is not bounds
+
+
+@pytest.mark.parametrize("name", ["kimi_k3", "harmony", "hermes", "no-such-format"])
+def test_reasoning_that_vllm_cannot_close(name: str) -> None:
+    assert "--reasoning-config" not in flags_of(vllm.command(settings_of(format=name)))
+
+
 # --- The shell --------------------------------------------------------------------------------------------------------
 
 _STUBS = r"""

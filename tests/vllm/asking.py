@@ -12,6 +12,8 @@ import openai
 from tests.test_served import REQUESTS, reasoning_of, tool
 
 MODEL = "proof"
+#: Of reasoning, in tokens: less than there is, all of it and its end, more.
+BUDGETS = (0, 3, 6, 7, 30)
 #: By request, the ids of its prompt and of its answer.
 Answers = dict[str, tuple[list[int], list[int]]]
 
@@ -57,13 +59,14 @@ def counting(items: int) -> dict[str, Any]:
     }
 
 
-def ids(url: str, asked: dict[str, dict[str, Any]], *, strict: str = "off") -> Answers:
-    """What is answered to all of them, sent at once."""
+def ids(url: str, asked: dict[str, dict[str, Any]], *, strict: str = "off", **extension: Any) -> Answers:
+    """What is answered to all of them, sent at once. Nothing of them is left out."""
 
     def ask(request: dict[str, Any]) -> tuple[list[int], list[int]]:
-        body = request | {"dovetail": {"return_token_ids": True, "strict": strict}}
+        body = request | {"dovetail": {"return_token_ids": True, "strict": strict, **extension}}
         answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=300)
         assert answer.status_code == 200, answer.text
+        assert "x-dovetail-omitted" not in answer.headers
         record = answer.json()["choices"][0]["message"]["dovetail"]
         return record["prompt_token_ids"], record["token_ids"]
 

@@ -54,9 +54,25 @@ def eagle3(folder: Path) -> Path:
 
 def going_round(folder: Path) -> Path:
     """A Llama that says the same eight tokens over and over, so that a lookup finds them."""
+    size = _SIZES["vocab_size"]
+    return _following(folder, [token // 8 * 8 + (token + 1) % 8 for token in range(size)])
+
+
+def endless(folder: Path, text: str) -> Path:
+    """A Llama that opens reasoning where Kimi's answer begins, and else says `text` over and over.
+
+    No two tokens of `text` may be the same.
+    """
+    said = list(_TOKENS.encode(text))
+    after = dict(zip(said, [*said[1:], said[0]], strict=True))
+    after[_TOKENS.control["<|im_middle|>"]] = _TOKENS.control["<think>"]
+    return _following(folder, [after.get(token, said[0]) for token in range(_SIZES["vocab_size"])])
+
+
+def _following(folder: Path, following: list[int]) -> Path:
+    """A Llama that says after each token the one in `following`."""
     config = shapes.LLAMA | _SIZES | {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2}
     config |= {"num_attention_heads": 4, "num_key_value_heads": 2}
-    following = [token // 8 * 8 + (token + 1) % 8 for token in range(config["vocab_size"])]
     return _with_tokenizer(shapes.llama(folder / "target", config, following))
 
 

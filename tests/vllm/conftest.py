@@ -60,8 +60,11 @@ def nothing_left(settings: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def embedded(settings: Path) -> dict[str, asking.Answers]:
-    """The embedded engine's answers without a drafter, by the level of `strict`."""
+    """The embedded engine's answers without a drafter, by the level of `strict`, and with schemas by the budget."""
     words = ("--draft-tokens", "0", "--context", "1024", "--dtype", "float32", "--served-model-name", asking.MODEL)
     asked: dict[str, Any] = dict(asking.requests())
     with up(dovetail(*words)) as server:
-        return {strict: asking.ids(server.url, asked, strict=strict) for strict in ("off", "schema")}
+        answers = {strict: asking.ids(server.url, asked, strict=strict) for strict in ("off", "schema")}
+        for budget in asking.BUDGETS:
+            answers[f"budget {budget}"] = asking.ids(server.url, asked, strict="schema", reasoning_budget=budget)
+        return answers

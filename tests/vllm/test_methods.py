@@ -76,4 +76,8 @@ def without_a_drafter(program: Path, embedded: dict[str, asking.Answers]) -> Non
         assert "speculation" not in server.printed
         for strict in ("off", "schema"):
             assert asking.ids(server.url, dict(asking.requests()), strict=strict) == embedded[strict]
+        for budget in asking.BUDGETS:
+            answers = asking.ids(server.url, dict(asking.requests()), strict="schema", reasoning_budget=budget)
+            assert answers == embedded[f"budget {budget}"]
+        assert embedded["budget 3"] != embedded["schema"] == embedded["budget 30"]
         assert server.stop() == 0

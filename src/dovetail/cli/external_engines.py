@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dovetail.backends import vllm
 from dovetail.backends.remote import PATIENCE_S, Deadlines, RemoteEngine, Server, read_vocabulary
-from dovetail.cli.server_checks import check_grammar_backend, check_server, until_passed
+from dovetail.cli.server_checks import check_server, check_started, until_passed
 from dovetail.cli.startup_progress import StartupProgress, errors_ignored
 from dovetail.cli.terminal import PROBLEM
 from dovetail.completion import Engine
@@ -53,6 +53,10 @@ def external_engine(
     plan: Plan, fmt: Format, tokenizer: Tokenizer, progress: StartupProgress, console: Console
 ) -> Engine:
     """The plan's engine, not started yet. Raises `PlanError`."""
+    if plan.value("reasoning_budget") is not None and _block(fmt, tokenizer) is None:
+        raise PlanError(
+            f"reasoning_budget needs the embedded engine: no single control token ends the reasoning of {fmt.name}"
+        )
     if plan.value("engine") == "vllm":
         return _vllm_engine(plan, fmt, tokenizer, progress, console)
     joined = partial(check_drafting_again, plan, tokenizer, console)
@@ -74,14 +78,13 @@ def _vllm_engine(
     program = vllm.find(plan.value("vllm"))
     version = vllm.version(program)
     socket = vllm.Socket()
-    launch = vllm.launch(plan, program, version, socket.path)
+    launch = vllm.launch(plan, program, version, socket.path, _block(fmt, tokenizer))
     for note in launch.notes:
         console.print(Text(f"vLLM: {note}", PROBLEM))
     log = vllm.log_path(plan.value("engine_log"), plan.value("port"))
     console.print(Text(f"vLLM {version} ({program}) writes to {log}", "dim"), soft_wrap=True)
     vocabulary = read_vocabulary(Path(plan.folders["target"]), tokenizer)
-    guidance = plan.value("strict") != "off" and plan.value("grammar_backend") == "guidance"
-    check = until_passed(partial(check_grammar_backend, fmt, tokenizer)) if guidance else None
+    check = until_passed(partial(check_started, plan, fmt, tokenizer))
     deadlines, down_s = _deadlines(plan), plan.value("engine_down_timeout") or vllm.PATIENCE_S
     server = Server(vllm.URL, vocabulary, key=launch.key, path=socket.path, check=check, deadlines=deadlines)
     return vllm.VLLMEngine(
@@ -94,6 +97,11 @@ def _vllm_engine(
         patience_s=down_s,
         joined=partial(check_drafting_again, plan, tokenizer, console),
     )
+
+
+def _block(fmt: Format, tokenizer: Tokenizer) -> tuple[str, str] | None:
+    """What opens and closes reasoning, if vLLM can close it: by a control token, which `tokenizer` has."""
+    return fmt.closable_markers if fmt.reasoning_tokens(tokenizer) is not None else None
 
 
 def _deadlines(plan: Plan) -> Deadlines:

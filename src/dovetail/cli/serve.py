@@ -97,8 +97,6 @@ def check_servable(plan: Plan) -> None:
             raise PlanError(missing)
     if engine == "vllm" and os.path.isabs(target) and not has_weights(plan.folders["target"]):
         raise CheckpointError(f"{target} is incomplete: it holds no weights")
-    if plan.value("reasoning_budget") is not None and engine != "embedded":
-        raise PlanError(f"reasoning_budget needs the embedded engine: nothing ends reasoning in the engine {engine}")
     _aliases(plan)
     if plan.value("format") is None:
         raise PlanError(f"the format of {target} is not known: set it with --format")

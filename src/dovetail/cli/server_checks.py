@@ -32,15 +32,36 @@ _GRAMMAR_BACKEND = "it did not enforce the grammar of a probe; set --grammar-bac
 async def check_server(
     plan: Plan, fmt: Format, tokenizer: Tokenizer, warn: Callable[[str], None], server: Server
 ) -> None:
-    """Check that a server has the plan's model and enforces the schemas of calls. Raises `EngineError`."""
+    """Check that a server has the plan's model, enforces the schemas of calls and keeps to the plan's budget.
+
+    Raises `EngineError`.
+    """
     await _check_model(plan, tokenizer, warn, server)
+    _check_bounded(plan, server)
     if plan.value("strict") != "off":
         await _check_enforced(fmt, tokenizer, server, _REASONING_PARSER)
 
 
-async def check_grammar_backend(fmt: Format, tokenizer: Tokenizer, server: Server) -> None:
-    """Check that a vLLM that Dovetail started enforces the schemas of calls. Raises `EngineError`."""
-    await _check_enforced(fmt, tokenizer, server, _GRAMMAR_BACKEND)
+async def check_started(plan: Plan, fmt: Format, tokenizer: Tokenizer, server: Server) -> None:
+    """Check that a vLLM that Dovetail started keeps to the plan's budget, and enforces schemas if guidance has to.
+
+    Raises `EngineError`.
+    """
+    _check_bounded(plan, server)
+    if plan.value("strict") != "off" and plan.value("grammar_backend") == "guidance":
+        await _check_enforced(fmt, tokenizer, server, _GRAMMAR_BACKEND)
+
+
+def _check_bounded(plan: Plan, server: Server) -> None:
+    """Check that a server keeps to the plan's budget of reasoning, if there is one. Raises `EngineError`."""
+    if plan.value("reasoning_budget") is None:
+        return
+    if not server.info.bounds_reasoning:
+        start = "start it with --reasoning-config, as `dovetail plan --emit vllm` does"
+        raise EngineError(f"{server.name} does not bound reasoning: {start}, or leave out --reasoning-budget")
+    if plan.value("strict") != "off" and server.info.enforces == "lark":
+        change = "set --grammar-backend xgrammar or --strict off"
+        raise EngineError(f"{server.name} does not bound reasoning where guidance enforces a grammar: {change}")
 
 
 def until_passed(check: Callable[[Server], Awaitable[None]]) -> Callable[[Server], Awaitable[None]]:

@@ -206,6 +206,12 @@ class Format(ABC):
         return tags if tags is not None and any(c in tags[0] for c in self.reader_type.controls) else None
 
     @property
+    def closable_markers(self) -> tuple[str, str] | None:
+        """The same; None also if the closing tag is more than one control token."""
+        markers = self.reasoning_markers
+        return markers if markers is not None and markers[1] in self.reader_type.controls else None
+
+    @property
     def _reasoning_ends(self) -> tuple[str, str] | None:
         """What comes before and after reasoning, with control tokens by their literals; None if text does."""
         return self.reasoning_markers

@@ -21,6 +21,17 @@ class Markers(NamedTuple):
     closing: tuple[int, ...]
 
 
+def left_open_since(prompt: Sequence[int], markers: Markers) -> int | None:
+    """How many tokens come after the last opening marker in `prompt`; None if a closing marker comes after it."""
+    opening, closing = markers
+    for at in reversed(range(len(prompt))):
+        if prompt[at] == closing[-1] and tuple(prompt[: at + 1][-len(closing) :]) == closing:
+            return None
+        if prompt[at] == opening[-1] and tuple(prompt[: at + 1][-len(opening) :]) == opening:
+            return len(prompt) - at - 1
+    return None
+
+
 class _State(NamedTuple):
     """Where a sequence is: whether a block is open, how many tokens of reasoning there were, and how many tokens of the
     closing marker still have to come."""

@@ -575,8 +575,8 @@ OPTIONS: tuple[Option, ...] = (
     _serving(
         "reasoning_budget",
         Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
-        "the most tokens of reasoning in an answer whose request sets no budget; embedded engine only (default: no "
-        "limit)",
+        "the most tokens of reasoning in an answer whose request sets no budget; embedded engine, or vLLM with a "
+        "reasoning config (default: no limit)",
         metavar="N",
     ),
     _serving(

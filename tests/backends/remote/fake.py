@@ -61,8 +61,8 @@ async def vllm_answer(body: dict[str, Any]) -> AsyncIterator[bytes]:
 class Fake:
     """`async with Fake(…) as fake`: serves on `fake.url` until the end, or until `stop`; `start` brings it back.
 
-    `backend` is who reads grammars in a vLLM. `pages` are what it has under other paths: a status, a body and perhaps
-    headers, or JSON.
+    `backend` is who reads grammars in a vLLM; it and `budgets` are as in `vllm_refusal`. `pages` are what it has under
+    other paths: a status, a body and perhaps headers, or JSON.
     """
 
     def __init__(
@@ -71,9 +71,10 @@ class Fake:
         answer: Answer = vllm_answer,
         context: int = 512,
         backend: str = "xgrammar",
+        budgets: str = "off",
         **pages: object,
     ) -> None:
-        self.answer, self.backend = answer, backend
+        self.answer, self.backend, self.budgets = answer, backend, budgets
         self.received: list[dict[str, Any]] = []
         self.headers: list[str] = []
         self.running = 0
@@ -160,7 +161,7 @@ class Fake:
             if body.get("n_predict") == 0:
                 page = self.pages["/nothing"]
             elif body.get("prompt") == NO_PROMPT:
-                page = vllm_refusal(body, self.backend)
+                page = vllm_refusal(body, self.backend, self.budgets)
             else:
                 self.received.append(body)
         if page is None and path in ("/v1/completions", "/generate", "/completion"):

@@ -195,6 +195,25 @@ def test_the_grammar_notation_is_detected_without_using_a_grammar(backend: str, 
     run(main)
 
 
+@pytest.mark.parametrize(("budgets", "bounds"), [("on", True), ("off", False), ("unknown", False)])
+def test_budgets_of_reasoning_are_for_a_server_that_has_them(budgets: str, bounds: bool) -> None:
+    """An older vLLM ignores the field, whatever its value."""
+
+    async def main() -> None:
+        async with Fake(budgets=budgets) as fake:
+            server = fake.server()
+            await server.open()
+            assert server.info.bounds_reasoning is bounds
+            assert fake.received == []
+            await whole(server, completion(reasoning_budget=9))
+            await whole(server, completion())
+            sent = [body.get("thinking_token_budget") for body in fake.received]
+            assert sent == [9 if bounds else None, None]
+            await server.close()
+
+    run(main)
+
+
 @pytest.mark.parametrize("page", [(400, b"no"), (404, b""), (200, b"{}")])
 def test_one_that_does_not_say_is_sent_tags(page: tuple[int, bytes]) -> None:
     async def main() -> None:

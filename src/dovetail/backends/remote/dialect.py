@@ -29,7 +29,8 @@ class Limits(msgspec.Struct, frozen=True):
     """What a server reports about itself.
 
     `model`: its name. `draft_tokens`: tokens drafted in a step, None if unknown. `no_grammar`: why it accepts no
-    grammar, None if it accepts one. `grammar`: the notation in which it accepts a grammar.
+    grammar, None if it accepts one. `grammar`: the notation in which it accepts a grammar. `bounds_reasoning`: whether
+    it keeps to a budget of reasoning.
     """
 
     model: str
@@ -37,6 +38,7 @@ class Limits(msgspec.Struct, frozen=True):
     draft_tokens: int | None
     no_grammar: str | None = None
     grammar: Literal["lark", "structural_tag"] = "structural_tag"
+    bounds_reasoning: bool = False
 
 
 class Drafts(msgspec.Struct, frozen=True):

@@ -144,6 +144,7 @@ class RemoteEngine:
             max(info.draft_tokens for info in infos),
             "lark" if all(info.enforces == "lark" for info in infos) else "structural_tag",
             all(info.prompt_logprobs for info in infos),
+            all(info.bounds_reasoning for info in infos),
         )
         for server in servers:
             server.least_context = self._info.context

@@ -153,6 +153,7 @@ class Server:
             limits.draft_tokens or 0,
             limits.grammar,
             prompt_logprobs=self._dialect is not None and self._dialect.scores_prompts,
+            bounds_reasoning=limits.bounds_reasoning,
         )
 
     @property

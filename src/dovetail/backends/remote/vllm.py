@@ -7,6 +7,9 @@ A request's `draft_tokens` cannot be sent over HTTP. Draft tokens of one request
 --per-request-spec-decode-metrics summary, and cached prompt tokens with --enable-prompt-tokens-details. Log
 probabilities are the model's own unless --logprobs-mode was set.
 
+A budget of reasoning is sent as `thinking_token_budget`, which vLLM refuses unless it was started with
+--reasoning-config or --reasoning-parser. Each time that it becomes healthy, it is asked whether it does.
+
 `ignore_eos` is sent as `min_tokens`, before which vLLM chooses no token that ends an answer. Its own `ignore_eos` goes
 on after such a token. With a drafter, vLLM refuses `logit_bias`.
 """
@@ -42,6 +45,7 @@ _ID = "token_id:"
 _DIGITS = 10  # the most digits of an id
 #: An id beyond every vocabulary. vLLM checks the grammar first, so its error is about the grammar if that is bad.
 _NO_TOKEN = 2**31 - 1
+_NO_BUDGET = -2  # -1 is no limit
 #: vLLM's own end of loops: 64 tokens, 32 times. It compares every size in the range at each token, and takes zeros for
 #: a loop like any text, so that only long runs may count. docs/turns.md has what it costs.
 _REPETITION = {"min_pattern_size": 64, "max_pattern_size": 64, "min_count": 32}
@@ -77,8 +81,9 @@ class VLLM:
         own = next((model for model in models.data if model.parent is None), None)
         if own is None or own.max_model_len is None:
             raise EngineError(f"{server} lists no model with its max_model_len")
-        no_grammar, grammar = await _grammar(server, self.path, own.id, page)
-        return Limits(own.id, own.max_model_len, await self._draft_tokens(page), no_grammar, grammar)
+        no_grammar, grammar, bounds_reasoning = await _accepted(server, self.path, own.id, page)
+        draft_tokens = await self._draft_tokens(page)
+        return Limits(own.id, own.max_model_len, draft_tokens, no_grammar, grammar, bounds_reasoning)
 
     async def _draft_tokens(self, page: Page) -> int | None:
         """How many tokens vLLM drafts in a step; None if its metrics cannot be read."""
@@ -124,6 +129,8 @@ class VLLM:
             body |= {"logprobs": likeliest, "return_tokens_as_token_ids": True}
         if completion.prompt_logprobs is not None:
             body["echo"] = True  # while it streams, vLLM refuses its own field prompt_logprobs
+        if completion.reasoning_budget is not None and limits.bounds_reasoning:
+            body["thinking_token_budget"] = completion.reasoning_budget
         if completion.grammar is not None:
             if limits.grammar == "lark":
                 outputs = {"grammar": guidance.write(completion.grammar, vocabulary)}
@@ -142,8 +149,9 @@ def _likeliest(completion: Completion) -> int | None:
     return max(asked, default=None)
 
 
-async def _grammar(server: str, path: str, model: str, page: Page) -> tuple[str | None, Writer]:
-    """Why vLLM accepts no grammar (None if it accepts one), and the notation in which it accepts one.
+async def _accepted(server: str, path: str, model: str, page: Page) -> tuple[str | None, Writer, bool]:
+    """Why vLLM accepts no grammar (None if it accepts one), the notation in which it accepts one, and whether it
+    accepts budgets of reasoning.
 
     Raises `ServerLost` if vLLM is too busy to answer. No valid request with a grammar is sent: if vLLM's backend is
     auto, its first grammar decides for good which library it uses.
@@ -153,25 +161,27 @@ async def _grammar(server: str, path: str, model: str, page: Page) -> tuple[str 
         status, answer = await page(path, {"model": model, **body})
         if status in transient:
             reason = f"HTTP status {status}: {message_of(answer)}"
-            raise ServerLost(f"{server} cannot tell now which grammars it accepts: {reason}")
+            raise ServerLost(f"{server} cannot tell now what it accepts: {reason}")
         return status, answer
 
-    async def refusal_of(**outputs: str) -> str | None:
-        """vLLM's error for a request with these structured outputs and an impossible prompt."""
-        structured = {"structured_outputs": outputs} if outputs else {}
-        status, answer = await ask(path, (*_BUSY, *_FAILED), prompt=[_NO_TOKEN], max_tokens=1, **structured)
+    async def refusal_of(**fields: object) -> str | None:
+        """vLLM's error for a request with these fields and an impossible prompt."""
+        status, answer = await ask(path, (*_BUSY, *_FAILED), prompt=[_NO_TOKEN], max_tokens=1, **fields)
         return message_of(answer) if status == 400 else None
 
     # Without a tokenizer (--skip-tokenizer-init) vLLM 0.32 does not check ids, and would compute the impossible prompt.
     if (await ask("/tokenize", _BUSY, prompt="a"))[0] != 200:
-        return None, "structural_tag"
+        return None, "structural_tag", False
     bad_prompt = await refusal_of()
-    if await refusal_of(structural_tag=_TAG) in (None, bad_prompt):
-        return None, "structural_tag"
-    reason = await refusal_of(grammar=_LARK)
+    # A vLLM that does not know the field ignores it, also where its value is impossible.
+    knows_budgets = bad_prompt is not None and await refusal_of(thinking_token_budget=_NO_BUDGET) != bad_prompt
+    bounds_reasoning = knows_budgets and await refusal_of(thinking_token_budget=1) == bad_prompt
+    if await refusal_of(structured_outputs={"structural_tag": _TAG}) in (None, bad_prompt):
+        return None, "structural_tag", bounds_reasoning
+    reason = await refusal_of(structured_outputs={"grammar": _LARK})
     if reason in (None, bad_prompt):
-        return None, "lark"
-    return f"{redacted(reason).rstrip('.')} (--grammar-backend xgrammar)", "lark"
+        return None, "lark", bounds_reasoning
+    return f"{redacted(reason).rstrip('.')} (--grammar-backend xgrammar)", "lark", bounds_reasoning
 
 
 class _Logprobs(msgspec.Struct, frozen=True):

@@ -48,10 +48,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def launch(plan: Plan, program: str, version: str, path: str) -> Launch:
-    """`program serve …` for the plan, on the Unix socket `path`. Raises `PlanError` if the version is too old."""
+def launch(plan: Plan, program: str, version: str, path: str, markers: tuple[str, str] | None = None) -> Launch:
+    """`program serve …` for the plan, on the Unix socket `path`. Raises `PlanError` if the version is too old.
+
+    `markers`: see `vllm.command`.
+    """
     settings = {name: setting for name, setting in plan.settings.items() if _is_vllms(name)}
-    command = vllm.command(settings, version)
+    command = vllm.command(settings, version, markers)
     key = secrets.token_urlsafe(32)
     added = (*_ALWAYS, _DRAFTING) if "--speculative-config" in command.argv else _ALWAYS
     return Launch(

@@ -36,7 +36,7 @@ from dovetail.gateway.turn.turn import AnswerConstraint, PreparedChoice, Prepare
 from dovetail.gateway.turn.turn_request import TurnDefaults, TurnRequest, fixed
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, answer_schemas
 from dovetail.grammar import FreeText, Grammar, matcher
-from dovetail.grammar.bounded_reasoning import BoundedReasoning
+from dovetail.grammar.bounded_reasoning import BoundedReasoning, left_open_since
 from dovetail.grammar.grammar import Writer
 from dovetail.grammar.guard import Guarded
 from dovetail.grammar.inputs.check import check_together
@@ -185,7 +185,7 @@ class TurnRunner:
             grammar = self._grammar(request, language)
             matcher_ = self._matcher(grammar, request, language)
             schemas = answer_schemas(request, tools)
-        constraint, unbounded = self._bounded(matcher_, request, max_tokens, language)
+        constraint, budget, unbounded = self._bounded(matcher_, request, ids, max_tokens, language)
         if unbounded:
             request = msgspec.structs.replace(request, omitted=(*request.omitted, unbounded))
         new_reader = functools.partial(self._reader, request, language)
@@ -199,6 +199,7 @@ class TurnRunner:
                     grammar=grammar,
                     constraint=constraint,
                     grammar_required=not language.is_free,
+                    reasoning_budget=budget,
                     recorded=recorded,
                 ),
                 functools.partial(new_reader, choice, language.left_open),
@@ -225,21 +226,33 @@ class TurnRunner:
         )
 
     def _bounded(
-        self, matcher: Matcher | Guarded | None, request: TurnRequest, max_tokens: int, language: formats.Turn
-    ) -> tuple[AnswerConstraint | None, str]:
-        """The constraint of `matcher` and of the budget for reasoning, and the field of a budget that nothing enforces.
+        self,
+        matcher: Matcher | Guarded | None,
+        request: TurnRequest,
+        prompt: tuple[int, ...],
+        max_tokens: int,
+        language: formats.Turn,
+    ) -> tuple[AnswerConstraint | None, int | None, str]:
+        """The constraint of `matcher` and of the budget for reasoning, the engine's own budget (`Completion`), and the
+        field of a budget that nothing enforces.
 
-        Nothing can end the reasoning of a format without a control token for that, or of an engine without constraints.
+        Nothing can end the reasoning of a format without a control token for that.
         """
         budget, field = request.reasoning_budget_of(max_tokens, self._defaults.reasoning_budget)
         if budget is None or not (language.left_open or language.may_reason):
-            return matcher, ""
-        enforces = self._engine.info.enforces == "constraint"
-        markers = self._format.reasoning_tokens(self._tokenizer) if enforces else None
-        if markers is None:
-            return matcher, field
-        bounded = BoundedReasoning(matcher, self._tokenizer, markers, budget, left_open=language.left_open)
-        return bounded, ""
+            return matcher, None, ""
+        info, left_open = self._engine.info, language.left_open
+        markers = self._format.reasoning_tokens(self._tokenizer)
+        if markers is not None and info.enforces == "constraint":
+            return BoundedReasoning(matcher, self._tokenizer, markers, budget, left_open=left_open), None, ""
+        # llguidance refuses an end of reasoning inside a character, and vLLM then fails the request.
+        bounds = info.bounds_reasoning and (matcher is None or info.enforces == "structural_tag")
+        if markers is not None and bounds and self._format.closable_markers is not None:
+            # vLLM finds a block by its markers alone, and counts its tokens in the prompt too.
+            spent = left_open_since(prompt, markers)
+            if left_open == (spent is not None):
+                return matcher, budget + (spent or 0), ""
+        return matcher, None, field
 
     def _matcher(
         self, grammar: Grammar | None, request: TurnRequest, language: formats.Turn

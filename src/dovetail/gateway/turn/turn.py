@@ -42,6 +42,7 @@ def completion_of(
     grammar: Grammar | None = None,
     constraint: AnswerConstraint | None = None,
     grammar_required: bool = False,
+    reasoning_budget: int | None = None,
     recorded: bool = False,
 ) -> Completion:
     """The completion of a choice, with a request id, a seed and a constraint of its own.
@@ -61,6 +62,7 @@ def completion_of(
         constraint=constraint.another() if constraint else None,
         grammar=grammar,
         grammar_required=grammar_required,
+        reasoning_budget=reasoning_budget,
         draft_tokens=request.extension.draft_tokens,
         gated=request.extension.gate is not False,
         report_drafts=recorded,

@@ -327,9 +327,8 @@ class TurnDefaults(msgspec.Struct, frozen=True, kw_only=True):
     `allow_silent`: whether answers may end without content and calls. `loops`: what becomes of answers that repeat
     themselves.
     `default_max_tokens` limits the answers to requests without a limit (None: the rest of the context).
-    `reasoning_budget` is the most tokens of reasoning in answers to requests without a budget (None: any number). Only
-    an engine that enforces constraints keeps to it. With `strict_max_tokens`, a request for more new tokens than are
-    possible is refused, and not cut to what is possible.
+    `reasoning_budget` is the most tokens of reasoning in answers to requests without a budget (None: any number). With
+    `strict_max_tokens`, a request for more new tokens than are possible is refused, and not cut to what is possible.
 
     `fixed_sampling` has the values that requests may have in each sampling field (None: any). With `gate_override`, a
     request may switch the gate off for itself. `record_key` signs the records of answers, which clients return in their

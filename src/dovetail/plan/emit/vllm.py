@@ -25,7 +25,8 @@ _PARSERS = "vllm_parsers"  # the attribute of a format
 _MEMBER = "--speculative-config."
 #: Dovetail's gate inside vLLM, and the member of --additional-config with its settings.
 SCHEDULER, GATED = "dovetail.plugins.vllm.GatedScheduler", "dovetail"
-# Methods of vLLM's older model runner, which gives up CUDA graphs of whole steps if it is given several lengths.
+# Methods of vLLM's older model runner, which also runs on CPUs. It gives up CUDA graphs of whole steps if it is given
+# several lengths.
 _ONE_LENGTH = ("suffix", "medusa", "mlp_speculator", "peagle")
 _LIMITS = ("speculate_below_context", "speculate_up_to_batch")
 # The most sequences of a gated command whose plan sets none: vLLM 0.33's own default for GPUs below 70 GiB.
@@ -40,9 +41,13 @@ _REMOVED = {
 }
 
 
-def command(plan: Mapping[str, Setting[Any]], version: str | None = None) -> Command:
+def command(
+    plan: Mapping[str, Setting[Any]], version: str | None = None, markers: tuple[str, str] | None = None
+) -> Command:
     """The command `vllm serve` for the plan, for `version` of vLLM (default: the newest known).
 
+    `markers`: what opens and closes the model's reasoning; default: the markers of the plan's format. vLLM needs them
+    for requests with a budget of reasoning.
     Raises `PlanError` for a version older than those known. A newer one gets the newest known command, and a note.
     """
     flavour = flavour_of(version)
@@ -50,6 +55,8 @@ def command(plan: Mapping[str, Setting[Any]], version: str | None = None) -> Com
     if version is not None and not re.match(rf"v?{re.escape(flavour)}(?!\d)", version):
         remaining.notes.append(f"vLLM {version} is newer than any that was tried, so this command is for {flavour}")
     start = ("vllm", "serve", remaining.take("target"))
+    markers = markers or _markers(remaining.peek("format"))
+    older_runner = remaining.peek("method") in _ONE_LENGTH or "+cpu" in (version or "")
     speculation, gate = _speculation(remaining, flavour)
     if gate.get("gate") == "measured":
         gate |= _acceptance(plan)
@@ -67,6 +74,12 @@ def command(plan: Mapping[str, Setting[Any]], version: str | None = None) -> Com
             value = remaining.take(option.name)
             if value is not None:
                 arguments.append(_argument(flag, value, flavour))
+    if markers is not None and speculation and older_runner:
+        # It would end reasoning a second time where the drafts of its last step have ended it.
+        remaining.notes.append("no budgets of reasoning: vLLM's older model runner cannot keep to them with drafts")
+    elif markers is not None:
+        reasoning = {"reasoning_start_str": markers[0], "reasoning_end_str": markers[1]}
+        arguments.append(("--reasoning-config", json.dumps(reasoning)))
     if speculation:
         arguments.append(("--speculative-config", json.dumps(speculation)))
     if gate:
@@ -104,6 +117,14 @@ def _argument(flag: str, value: Any, flavour: str) -> tuple[str, ...]:
             return ("--disable-" + flag.removeprefix("--enable-"),)
         return ("--no-" + flag.removeprefix("--"),)
     return (flag, shown(value))
+
+
+def _markers(format: str | None) -> tuple[str, str] | None:
+    """What opens and closes a format's reasoning; None if no single control token closes it."""
+    from dovetail.formats.registry import FAMILIES  # imports every family, which most plans do not need
+
+    family = FAMILIES.get(format or "")
+    return None if family is None else family().closable_markers
 
 
 def _parsers(remaining: Remaining) -> list[tuple[str, ...]]:
