@@ -308,6 +308,8 @@ def _add_verify(verify: argparse.ArgumentParser) -> None:
     load = verify.add_argument_group("load")
     for option, kind, default, text in (
         ("--runs", _positive, 1, "times that each case runs"),
+        ("--conversations", _positive, 4, "suite silent: conversations"),
+        ("--turns", _positive, 25, "suite silent: turns of a conversation"),
         ("--concurrency", _positive, 4, "cases at a time"),
         ("--max-requests", _positive, 2000, "most requests to each endpoint"),
         ("--max-tokens", _positive, 1024, "most tokens of an answer"),

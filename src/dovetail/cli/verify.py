@@ -29,7 +29,7 @@ from dovetail.verify.report import html, junit, results, show
 from dovetail.verify.report.result import exit_code
 from dovetail.verify.runner import Plan, announced
 from dovetail.verify.runner import run as run_suites
-from dovetail.verify.suites import SUITES, Calls, Schema, Speculation, Suite
+from dovetail.verify.suites import SUITES, Calls, Schema, Silent, Speculation, Suite
 from dovetail.verify.suites.base import Case
 from dovetail.verify.suites.bfcl import CATEGORIES, read_bfcl
 from dovetail.verify.suites.calls import Reference
@@ -146,6 +146,7 @@ def _suites(
     made: dict[type[Suite], Callable[[], Suite]] = {
         Schema: lambda: Schema(_tools(arguments.tools), _schemas(arguments.schemas)),
         Speculation: lambda: Speculation(undrafted),
+        Silent: lambda: Silent(arguments.conversations, arguments.turns),
         Calls: lambda: Calls(arguments.samples and read_samples(arguments.samples), reference, _bfcl(arguments)),
     }
     return [made.get(suite, suite)() for suite in suites]

@@ -56,23 +56,13 @@ class _Search:
     async def step(self, finding: Finding) -> tuple[Step, str]:
         if finding.decided:
             return finding.suspect, ""
-        endpoint = self._target.endpoint
-        prompt = await self._language.prompt_difference(endpoint, finding.exchange)
-        if prompt:
-            return "prompt", f"the prompt is not the model's: {prompt}"
-        reading = await self._language.reading_difference(endpoint, finding.exchange)
-        if reading:
-            return "reader", f"the answer is not what its tokens say: {reading}"
-        completed = None if reading is not None else await self._language.completed(endpoint, finding.exchange)
-        if completed and completed.prompt:
-            return "prompt", completed.prompt
-        if completed and completed.reading:
-            return "reader", f"the answer is not what /v1/completions writes for the same prompt: {completed.reading}"
+        compared = await self._language.compared(self._target.endpoint, finding.exchange)
+        if compared.step is not None:
+            return compared.step, compared.why
         if drafts := await self._drafting():
             return "draft", drafts
-        if reading is None and completed is None:
-            missing = _missing(finding.exchange)
-            return finding.suspect, f"whether the reader is at fault is not known: {missing}"
+        if not compared.read:
+            return finding.suspect, compared.why
         return finding.as_read or finding.suspect, "the prompt is ours; our reader reads its tokens as it does"
 
     async def _drafting(self) -> str:
@@ -90,13 +80,6 @@ class _Search:
         except NotTested:
             return ""
         return "with drafting off it is gone, and with drafting on it is there again"
-
-
-def _missing(exchange: Exchange) -> str:
-    """Why an answer's tokens cannot be read."""
-    return (
-        "the endpoint returns no token ids" if exchange.answer.ids is None else "give the model's --format or --model"
-    )
 
 
 def _may_be_drafted(exchange: Exchange) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,17 @@ class Completed(NamedTuple):
 
     prompt: str
     reading: str
+
+
+class Compared(NamedTuple):
+    """The step whose work differs from ours, None if none does, and how it differs.
+
+    `read`: whether the answer's tokens or its raw text could be read. If not, `why` says what is missing.
+    """
+
+    step: Literal["prompt", "reader"] | None
+    why: str
+    read: bool
 
 
 class Language(msgspec.Struct, frozen=True):
@@ -112,6 +123,25 @@ class Language(msgspec.Struct, frozen=True):
         if ours is None:
             return None
         return message_difference(ours, exchange.answer.message, ids=self.trained_ids)
+
+    async def compared(self, endpoint: Endpoint, exchange: Exchange) -> Compared:
+        """Whether prompt or reader of an exchange differ from ours."""
+        if prompt := await self.prompt_difference(endpoint, exchange):
+            return Compared("prompt", f"the prompt is not the model's: {prompt}", True)
+        reading = await self.reading_difference(endpoint, exchange)
+        if reading:
+            return Compared("reader", f"the answer is not what its tokens say: {reading}", True)
+        completed = None if reading is not None else await self.completed(endpoint, exchange)
+        if completed and completed.prompt:
+            return Compared("prompt", completed.prompt, True)
+        if completed and completed.reading:
+            why = f"the answer is not what /v1/completions writes for the same prompt: {completed.reading}"
+            return Compared("reader", why, True)
+        if reading is not None or completed is not None:
+            return Compared(None, "", True)
+        no_ids = exchange.answer.ids is None
+        missing = "the endpoint returns no token ids" if no_ids else "give the model's --format or --model"
+        return Compared(None, f"whether the reader is at fault is not known: {missing}", False)
 
     async def completed(self, endpoint: Endpoint, exchange: Exchange) -> Completed | None:
         """What /v1/completions shows of an endpoint that returns no token ids; None if it shows nothing.
