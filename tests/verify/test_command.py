@@ -50,6 +50,28 @@ def test_a_run_writes_every_form_of_its_result_and_no_key(
     assert not any(KEY in text for text in (printed.out, printed.err, *(file.read_text() for file in written)))
 
 
+def test_suite_silent_has_as_many_conversations_and_turns_as_asked_for(
+    url: str, key_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["verify", url, "--suite", "silent", "--api-key-file", key_file, "--model", str(TARGET)]
+    kept = ["--keep", str(tmp_path / "out"), "--max-tokens", "256", "--json"]
+    assert main([*command, *kept, "--conversations", "3", "--turns", "5"]) == 0
+    printed = capsys.readouterr()
+    suite = json.loads(printed.out)["suites"]["silent"]
+    assert "silent: 3 cases from 3 conversations" in printed.err
+    assert suite["n"] == suite["passed"] == 3
+    figure = suite["figures"]["looping turns"]
+    assert (figure["value"], figure["n"], figure["low"]) == (0, 15, 0) and figure["high"] == pytest.approx(
+        0.2039, abs=1e-4
+    )
+    # Another number of turns is another run.
+    assert main([*command, *kept, "--conversations", "3", "--turns", "6"]) == 2
+    assert "choose another --keep folder" in capsys.readouterr().err
+    for option in ("--turns", "--conversations"):
+        with pytest.raises(SystemExit):
+            main([*command, option, "0"])
+
+
 def test_two_urls_have_a_key_each(
     url: str, key_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

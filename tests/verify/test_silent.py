@@ -69,9 +69,11 @@ def figures(outcomes: Sequence[Outcome], suite: Silent) -> dict[str, Figure]:
     return dict(results([suite], outcomes).suites["silent"].figures)
 
 
-def run(model: Model, suite: Silent, language: Language | None = None, **options: Any) -> list[Outcome]:
-    """With answers of 600 tokens, by a gateway that allows silent ones."""
-    transport = options.pop("transport", AppTransport)(gateway(model, allow_silent=True), **options)
+def run(
+    model: Model, suite: Silent, language: Language | None = None, *, allow_silent: bool = True, **options: Any
+) -> list[Outcome]:
+    """With answers of 600 tokens."""
+    transport = options.pop("transport", AppTransport)(gateway(model, allow_silent=allow_silent), **options)
     asked = endpoint(transport, limits=Limits(max_requests=5000, max_tokens=600))
     return list(verified(asked, suites=[suite], language=language))
 
@@ -107,6 +109,14 @@ def test_a_sound_model_has_no_such_turn() -> None:
     assert [shown[f"{kind} turns"].value for kind in ("silent", "empty", "looping")] == [0, 0, 0]
     assert shown["silent turns"].high == pytest.approx(0.0876, abs=1e-4)
     assert not any("of them" in name for name in shown)
+
+
+def test_our_own_gateway_lets_no_model_be_silent() -> None:
+    suite = Silent(conversations=2, turns=10)
+    for message in (SILENT, EMPTY):
+        shown = figures(run(Faulty([(message, 0.5)]), suite, allow_silent=False), suite)
+        assert (shown["silent turns"].value, shown["empty turns"].value) == (0, 0)
+        assert shown["silent turns"].n > 10
 
 
 # --- Blame ------------------------------------------------------------------------------------------------------------
@@ -186,7 +196,7 @@ def only(message: Message) -> list[tuple[Message, float]]:
 def test_the_step_that_is_to_blame(
     model: Model, options: dict[str, Any], step: str, why: str, language: Language
 ) -> None:
-    suite = Silent(conversations=1, turns=12)
+    suite = Silent(conversations=1, turns=12 if options.get("transport") else 4)
     outcomes = run(model, suite, language, **options)
     failures = results([suite], outcomes).failures
     assert step in {failure.step for failure in failures}

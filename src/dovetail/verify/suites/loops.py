@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-#: A loop has a whole line or so many characters, comes so often, and fills so many characters in all.
+#: The fewest characters of a period that is less than a line, of repeats, and of characters in all repeats.
 _PERIOD, _REPEATS, _LENGTH = 20, 4, 1000
 #: The most characters from the end that are looked at.
 _MOST = 32_768
