@@ -111,6 +111,12 @@ def test_a_call_cut_by_length_stays_cut(text: str, arguments: list[str]) -> None
     assert "truncated_call" in [defect.kind for defect in message.defects]
 
 
+def test_text_behind_a_key_that_is_cut_off_is_content() -> None:
+    message = whole.read("glm45", "<tool_call>search\n<arg_key>query</arg_key>words", TOOLS, "length", thinking=False)
+    assert (whole.calls(message), message.content) == ([("search", "")], "querywords")
+    assert whole.kinds(message) == ["missing_value", "truncated_call"]
+
+
 SECOND = call("<arg_key>query</arg_key><arg_value>x</arg_value>", name="search")
 PLACE = [{"type": "function", "function": {"name": "get_weather", "parameters": {"properties": {"city": {}}}}}]
 OSLO = '{"city": "Oslo"}'
