@@ -39,7 +39,7 @@ def test_the_table_goes_into_a_page(
     page.write_text(f"# Page\n\n{command._BEGIN}old\n{command._END}\nThe rest.\n", encoding="utf-8")
     run(monkeypatch, capsys, "--write", str(page))
     text = page.read_text(encoding="utf-8")
-    assert "| well-formed | 5 / 5 |" in text
+    assert "| well-formed: 5 / 5 |" in text
     assert "old" not in text
     assert text.endswith(f"{command._END}\nThe rest.\n")
 
