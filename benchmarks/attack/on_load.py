@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 from benchmarks.attack import wire
 from benchmarks.attack.on_payloads import chat
 from benchmarks.attack.rows import Row, attack
-from benchmarks.attack.served import SHORT, connections, serving
+from benchmarks.attack.served import MODEL, SHORT, Served, connections, serving, watched
 from benchmarks.attack.wire import CHAT, Connection
 
+_CROWDED_S = 10.0
 _LONG = {"stream": True, "max_tokens": 2000, "ignore_eos": True, "n": 16}
 
 
@@ -40,6 +41,36 @@ async def stalled_readers() -> AsyncIterator[Row]:
             f"at most {most - memory:+.0f} MB; the engine is idle after {20 + waited:.0f} s",
             most - memory < 500 and waited < 280,
         )
+
+
+@attack
+async def crowded_preparing() -> AsyncIterator[Row]:
+    """Bodies of very many messages, all of which are refused, beside another client's requests with one tool."""
+    async with serving() as served:
+        tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+        other = json.dumps(chat(tools=[tool], max_tokens=2))
+        async with watched(served, other) as alone:
+            await asyncio.sleep(3)
+        for number in (250_000, 9_990):
+            message = b'{"role":"user","content":"a"}'
+            body = b'{"model":"%s","messages":[%s]}' % (MODEL.encode(), b",".join([message] * number))
+            async with watched(served, other) as beside:
+                until = time.monotonic() + _CROWDED_S
+                answers = await asyncio.gather(*(_asked_until(served, body, until) for _ in range(4)))
+            refused = sum(map(len, answers))
+            yield Row(
+                f"4 clients that send bodies of {number:,} tiny messages, again and again",
+                "another client's requests with a tool: p99 under 300 ms",
+                f"p99 {beside.p99:.0f} ms of {len(beside.sorted_ms)} ({alone.p99:.0f} ms alone); {refused} refused",
+                beside.p99 < 300 and {400} == {status for each in answers for status in each},
+            )
+
+
+async def _asked_until(served: Served, body: bytes, until: float) -> list[int]:
+    statuses: list[int] = []
+    while time.monotonic() < until:
+        statuses.append((await wire.ask(served.port, CHAT, body)).status)
+    return statuses
 
 
 @attack

@@ -138,7 +138,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class Latencies(msgspec.Struct):
-    """Latencies of /health in milliseconds, sorted."""
+    """Latencies in milliseconds, sorted."""
 
     sorted_ms: list[float] = []
 
@@ -155,9 +155,9 @@ class Latencies(msgspec.Struct):
 
 
 @contextlib.asynccontextmanager
-async def watched(served: Served) -> AsyncIterator[Latencies]:
-    """How another client fares inside the block; filled at its end."""
-    command = [sys.executable, "-m", "benchmarks.attack.watch", str(served.port)]
+async def watched(served: Served, *body: str) -> AsyncIterator[Latencies]:
+    """How another client fares inside the block, with /health or the chat completion `body`; filled at its end."""
+    command = [sys.executable, "-m", "benchmarks.attack.watch", str(served.port), *body]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as watcher:
         latencies = Latencies()
         await asyncio.sleep(0.5)  # it starts

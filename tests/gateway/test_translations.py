@@ -17,7 +17,7 @@ from dovetail.gateway.http.endpoint import Endpoint, Serving
 from dovetail.gateway.http.middleware import RequestMiddleware
 from dovetail.gateway.limits.bodies import Bodies
 from dovetail.gateway.limits.keys import Account
-from dovetail.gateway.limits.queue import Admission, Draining
+from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Telemetry
 from dovetail.gateway.turn.runner import TurnRunner
@@ -43,7 +43,7 @@ async def test_headers_report_what_was_left_out_and_the_cut_limit(engine: Script
     engine.ids = (tok.control["<|im_end|>"],)
     metrics = Metrics(engine.gauges)
     runner = TurnRunner(engine, KimiK25(), tok, SETTINGS)
-    limits = Bodies(1000, 1000), Draining(), Admission(SETTINGS.queue)
+    limits = Bodies(1000, 1000), Draining(), Admission(SETTINGS.queue), FairThreads(2, ""), FairThreads(2, "")
     endpoint = Endpoint(
         lambda body, account: Omitting(body), Serving(runner, SETTINGS, metrics, *limits, captures=None), "chat"
     )

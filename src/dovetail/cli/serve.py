@@ -10,6 +10,7 @@ import ipaddress
 import math
 import os
 import socket
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -55,10 +56,14 @@ from dovetail.server.telemetry import telemetry
 from dovetail.server.tls import tls_context
 from dovetail.tokens import Tokenizer
 
+#: A thread that computes lets others run after so long (Python: 5 ms). A request goes from thread to thread many times,
+#: and each time may wait for one that prepares a long request.
+_SWITCH_S = 0.001
 _SECONDS_OF_A_DAY = 24 * 3600
 
 
 def run(arguments: argparse.Namespace) -> None:
+    sys.setswitchinterval(_SWITCH_S)
     with interruptible(), contextlib.ExitStack() as stack:
         plan = resolved(arguments)
         console = Console(highlight=False, stderr=logs_json(plan))
@@ -122,7 +127,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         allow_origins=tuple(filter(None, (plan.value("allow_origin") or "").split(","))),
         hosts=None if keys.needed else _own_names(plan),
         queue=queue_limits(plan),
-        **_body_memory(plan),
+        **_request_limits(plan),
         metrics_tools=bool(plan.value("metrics_tools")),
         metrics_apart=plan.value("metrics_port") is not None,
         response_store=response_store(plan),
@@ -142,10 +147,10 @@ def _aliases(plan: Plan) -> tuple[str, ...]:
     return (*(name for name, _, _ in pairs), *(["*"] if plan.value("accept_any_model") else []))
 
 
-def _body_memory(plan: Plan) -> dict[str, int]:
-    """The plan's limit of the memory for bodies; without one, the gateway has its own."""
-    limit = plan.value("body_memory")
-    return {} if limit is None else {"body_memory_bytes": limit}
+def _request_limits(plan: Plan) -> dict[str, int]:
+    """The plan's limits of requests. What it does not set has the gateway's default."""
+    limits = {"body_memory_bytes": "body_memory", "max_messages": "max_messages"}
+    return {field: value for field, name in limits.items() if (value := plan.value(name)) is not None}
 
 
 def _fixed_sampling(plan: Plan) -> fixed_sampling.FixedSampling | None:

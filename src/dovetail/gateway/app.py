@@ -26,7 +26,7 @@ from dovetail.gateway.http.middleware import MESSAGES_PATH, ApiKeyMiddleware, Ho
 from dovetail.gateway.http.pages import OPEN_PATHS, Pages
 from dovetail.gateway.limits.bodies import Bodies
 from dovetail.gateway.limits.keys import KeyMetrics, Keyring
-from dovetail.gateway.limits.queue import Admission, Draining
+from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
 from dovetail.gateway.observe.capture import Captures
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Telemetry
@@ -35,6 +35,10 @@ from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
 
 _SILENT = Telemetry()
+#: Threads that prepare turns, and that answer queries. The work is Python code, so more of them would only take the
+#: event loop's time. One client may have all but one, which is more than one for turns because compiling a grammar
+#: releases the interpreter lock.
+_PREPARING, _QUERYING = 3, 2
 
 
 class MoreRoutes(NamedTuple):
@@ -61,7 +65,8 @@ def create_app(
     runner = TurnRunner(engine, fmt, tokenizer, settings)
     bodies, admission = Bodies(settings.max_body_bytes, settings.body_memory_bytes), Admission(settings.queue)
     captures = None if settings.recordings is None else Captures(settings.recordings, tokenizer)
-    serving = Serving(runner, settings, metrics, bodies, Draining(), admission, captures)
+    preparing, querying = FairThreads(_PREPARING, "dovetail-prepare"), FairThreads(_QUERYING, "dovetail-query")
+    serving = Serving(runner, settings, metrics, bodies, Draining(), admission, preparing, querying, captures)
     metrics.gauge("queued_requests", "Requests that wait for a place in the engine", lambda: admission.waiting)
     metrics.gauge(
         "queued_tokens",

@@ -783,6 +783,12 @@ OPTIONS: tuple[Option, ...] = (
         metavar="BYTES",
     ),
     _serving(
+        "max_messages",
+        _Count | None,
+        "messages that a request may have, with their parts, and tools (default: 10000)",
+        metavar="N",
+    ),
+    _serving(
         "max_connections",
         _Count | None,
         "the most connections at a time; one that waits makes room for a new one (default: 4096, or as many as the "

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from dovetail.errors import InvalidRequest
+from dovetail.errors import ContextExceeded, InvalidRequest
 from dovetail.gateway.http.errors import unknown_model
 from dovetail.gateway.http.response import (
     ResponseStream,
@@ -23,9 +23,9 @@ from dovetail.gateway.http.response import (
     streamed,
     whole,
 )
-from dovetail.gateway.limits.bodies import Bodies, Body
+from dovetail.gateway.limits.bodies import Bodies, Body, check_count
 from dovetail.gateway.limits.keys import Account, limited, metered
-from dovetail.gateway.limits.queue import Admission, Draining
+from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
 from dovetail.gateway.observe.capture import Captures
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Api, RequestReport
@@ -35,17 +35,17 @@ from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Observer, PreparedTurn, Rendered
 from dovetail.gateway.turn.turn_request import TurnRequest
 
-#: Threads that prepare turns. The work is Python code, so more threads would only take the event loop's time. There is
-#: a second one because compiling a grammar releases the interpreter lock and should not delay other requests.
-_PREPARE_THREADS = 2
-
 _LOG = logging.getLogger("dovetail.gateway")
 
 T = TypeVar("T")
 
 
 class Serving(NamedTuple):
-    """What the endpoints of one server share. `captures` is None where no request is recorded."""
+    """What the endpoints of one server share. `captures` is None where no request is recorded.
+
+    `preparing`: the threads that prepare turns. `querying`: those for queries, so that a long text to tokenize delays
+    no turn.
+    """
 
     runner: TurnRunner
     settings: Settings
@@ -53,6 +53,8 @@ class Serving(NamedTuple):
     bodies: Bodies
     draining: Draining
     admission: Admission
+    preparing: FairThreads
+    querying: FairThreads
     captures: Captures | None
 
 
@@ -88,7 +90,6 @@ class Endpoint:
         self._read = read
         self._api: Api = api
         self._serving = serving
-        self._threads = ThreadPoolExecutor(_PREPARE_THREADS, "dovetail-prepare")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         serving, report = self._serving, scope["report"]
@@ -107,8 +108,14 @@ class Endpoint:
             _end(observers, None)
 
     async def _answer(self, body: Body, send: Send, observers: Sequence[Observer], scope: Scope) -> None:
-        report, loop = scope["report"], asyncio.get_running_loop()
-        exchange, turn = await loop.run_in_executor(self._threads, self._prepare, body, report, account_of(scope))
+        report, account = scope["report"], account_of(scope)
+        prepare = functools.partial(self._prepare, body, report, account)
+        try:
+            exchange, turn = await _in_turn(self._serving.preparing, scope, prepare)
+        except ContextExceeded as error:
+            if account is not None:
+                account.use(min(error.prompt, self._serving.runner.context))
+            raise
         body.release()
         for observer in observers:
             observer.prepared(turn)
@@ -134,11 +141,9 @@ class Endpoint:
         running = len(turn.choices)
         async with AsyncExitStack() as stack:
             send_step = await stack.enter_async_context(response)
-            client = scope["report"].peer
             if (account := account_of(scope)) is not None:
-                client = f"key {account.name}"  # shares the queue with others by its name, wherever it comes from
                 observers = [*observers, stack.enter_context(metered(turn, account))]
-            await stack.enter_async_context(self._admitted(turn, client))
+            await stack.enter_async_context(self._admitted(turn, client_of(scope)))
             for observer in observers:
                 observer.admitted()
             steps = await stack.enter_async_context(aclosing(self._serving.runner.steps(turn)))
@@ -171,6 +176,7 @@ class Endpoint:
         return exchange, self._turn(exchange, report, account)
 
     def _exchange(self, body: bytes, report: RequestReport, account: Account | None) -> Exchange:
+        check_count(body, self._serving.settings.max_messages)
         exchange = self._read(body, account)
         report.model, report.streams = exchange.model, exchange.streams
         check_model(exchange.model, self._serving.settings, account)
@@ -211,28 +217,29 @@ class Query(Protocol):
 class QueryEndpoint:
     """An endpoint for one kind of query, as an ASGI app.
 
-    `read` makes a query of a request's body, given the account of its key, or raises `InvalidRequest`. Each endpoint
-    has one thread of its own, so that a long text to tokenize delays no turn.
+    `read` makes a query of a request's body, given the account of its key, or raises `InvalidRequest`.
     """
 
     def __init__(self, read: Callable[[bytes, Account | None], Query], serving: Serving) -> None:
         self._read = read
         self._serving = serving
-        self._thread = ThreadPoolExecutor(1, "dovetail-query")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientDisconnect):
             async with self._serving.bodies.read(Request(scope, receive)) as body:
-                await while_connected(receive, self._answer(body, send, account_of(scope)))
+                await while_connected(receive, self._answer(body, send, scope))
 
-    async def _answer(self, body: Body, send: Send, account: Account | None) -> None:
-        reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._reply, body, account)
+    async def _answer(self, body: Body, send: Send, scope: Scope) -> None:
+        answer = functools.partial(self._reply, body, account_of(scope))
+        reply = await _in_turn(self._serving.querying, scope, answer)
         body.release()
         report = rendered_headers(reply.rendered) if reply.rendered else []
         await send_json(reply.body, report, send)
 
     def _reply(self, body: Body, account: Account | None) -> Reply:
-        query, settings = self._read(body.take(), account), self._serving.settings
+        data, settings = body.take(), self._serving.settings
+        check_count(data, settings.max_messages)
+        query = self._read(data, account)
         check_model(query.model or settings.served_model_name, settings, account)
         return query.reply(self._serving.runner)
 
@@ -250,6 +257,22 @@ def account_of(scope: Scope) -> Account | None:
     """The account of the named key that the request came with; None if it came with no such key."""
     account: Account | None = scope.get("account")
     return account
+
+
+def client_of(scope: Scope) -> str:
+    """Who shares the queues with others: the holder of a named key, wherever that is, or else an address."""
+    account, peer = account_of(scope), scope["report"].peer
+    return str(peer) if account is None else f"key {account.name}"
+
+
+def _in_turn(threads: FairThreads, scope: Scope, work: Callable[[], T]) -> Coroutine[Any, Any, T]:
+    """The result of `work` in a thread, whose time counts as the client's."""
+    account = account_of(scope)
+    return (
+        threads.run(client_of(scope), work)
+        if account is None
+        else threads.run(client_of(scope), work, account.prepared)
+    )
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -1,14 +1,15 @@
-"""The bodies of requests: each with a limit, and all that are received or prepared at a time with another."""
+"""The bodies of requests: limits of one, in bytes and messages, and of all that are received or prepared at a time."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 
-from dovetail.errors import EngineBusy, PayloadTooLarge, WrongMediaType
+from dovetail.errors import EngineBusy, InvalidRequest, PayloadTooLarge, WrongMediaType
 
 
 class Body:
@@ -113,6 +114,37 @@ class Bodies:
         self.shrink(body)
         body.evicted = True
         body.scope.reschedule(asyncio.get_running_loop().time())
+
+
+#: The depths, in a body, of what takes long to prepare: messages and tools, and the parts of messages.
+_ENTRIES = (2, 4)
+#: Strings, which may contain anything, and brackets.
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}]', re.DOTALL)
+
+
+def check_count(body: bytes, most: int) -> None:
+    """Raise `InvalidRequest` for a body with more than `most` messages, parts of messages and tools together.
+
+    It costs a fraction of decoding the body, which others refuse if it is not what it should be, and other threads may
+    run meanwhile.
+    """
+    if body.count(b"{") <= most:
+        return
+    depth = count = 0
+    for token in _TOKENS.finditer(body):
+        match body[token.start()]:
+            case 0x7B:  # {
+                count += depth in _ENTRIES
+                depth += 1
+            case 0x5B:  # [
+                depth += 1
+            case 0x7D | 0x5D:
+                depth -= 1
+        if count > most:
+            raise InvalidRequest(
+                f"the request has more than {most:,} messages, parts of messages and tools, the limit of this server: "
+                "send fewer, or start it with a higher --max-messages"
+            )
 
 
 def _check_media_type(declared: str) -> None:

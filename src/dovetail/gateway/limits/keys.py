@@ -126,7 +126,8 @@ class Account:
 
     `key`: the key as the file has it now; a reload replaces it, also for requests that run.
     `running`: the requests that run. `responses`: how many there were, by status. `refusals`: how many
-    requests met which limit. `prompt_tokens`, `completion_tokens`: the tokens that were used.
+    requests met which limit. `prompt_tokens`, `completion_tokens`: the tokens that were used. `prepare_seconds`: the
+    CPU time before the engine.
     """
 
     def __init__(self, key: ApiKey, clock: Clock) -> None:
@@ -136,6 +137,7 @@ class Account:
         self.refusals: Counter[Limit] = Counter()
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.prepare_seconds = 0.0
         self._clock = clock
         self._requests = Meter()
         self._tokens = Meter()
@@ -186,6 +188,14 @@ class Account:
             yield
         finally:
             self.running -= 1
+
+    def prepared(self, seconds: float) -> None:
+        """Count CPU time before the engine."""
+        self.prepare_seconds += seconds
+
+    def use(self, prompt: int) -> None:
+        """Count the tokens of a prompt that was written and refused."""
+        self._use(prompt, 0, 0)
 
     @contextmanager
     def reserved(self, tokens: int) -> Iterator[Reservation]:
@@ -377,6 +387,8 @@ class KeyMetrics:
         tokens = CounterMetricFamily("dovetail_key_tokens", "Tokens used by key", labels=["key", "kind"])
         refused = "Requests refused with 429, by key and by the limit that was reached"
         refusals = CounterMetricFamily("dovetail_key_refusals", refused, labels=["key", "limit"])
+        preparing = "CPU time before the engine, by key"
+        prepared = CounterMetricFamily("dovetail_key_prepare_seconds", preparing, labels=["key"])
         running = GaugeMetricFamily("dovetail_key_running_requests", "Running requests by key", labels=["key"])
         for account in self._keyring.accounts:
             name = account.name
@@ -386,5 +398,6 @@ class KeyMetrics:
             tokens.add_metric([name, "completion"], account.completion_tokens)
             for limit, number in account.refusals.items():
                 refusals.add_metric([name, limit], number)
+            prepared.add_metric([name], account.prepare_seconds)
             running.add_metric([name], account.running)
-        return [responses, tokens, refusals, running]
+        return [responses, tokens, refusals, prepared, running]

@@ -1,17 +1,21 @@
-"""The queue in front of the engine: bounded, fair between clients, with a deadline, until the server begins to end.
+"""The queues: for the threads that prepare requests, and for the engine. Both are fair between clients.
 
 An engine serves its own queue in the order of arrival, so one client with many requests would keep all others waiting.
 Here as many answers run as the engine works on at a time, and the next place goes to the client that has the fewest.
+The queue for the engine is bounded, with a deadline, until the server begins to end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
-from typing import TypeVar
+import math
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,6 +24,100 @@ from dovetail.errors import EngineBusy
 T = TypeVar("T")
 
 _MOST_CLIENTS = 10_000
+#: Seconds in which half of the CPU time that a client has used is forgotten.
+_HALF_LIFE_S = 10.0
+
+
+class FairThreads:
+    """Threads for what requests need before the engine. Clients take turns. Used on one event loop.
+
+    One client has all but one of them at a time, so another one's work always begins at once. Of the clients that wait,
+    the next has the fewest threads; of equals the one whose work has taken the least CPU time of late.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._executor = ThreadPoolExecutor(threads, name)
+        self._threads = threads
+        self._running: Counter[str] = Counter()
+        self._waiting: dict[str, deque[_Work]] = {}
+        #: The CPU time of each client, and when it was that much.
+        self._used: dict[str, tuple[float, float]] = {}
+
+    async def run(self, client: str, work: Callable[[], T], took: Callable[[float], None] = lambda _: None) -> T:
+        """The result of `work`, in a thread. `took` gets its CPU time in seconds, whether it succeeds or not.
+
+        Work that has begun goes on when nobody waits for it any more, and counts to its end.
+        """
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, deque()).append(_Work(client, work, took, result))
+        self._begin()
+        try:
+            return await result
+        finally:
+            del result  # an error in it refers to this frame, and both would keep the request
+
+    def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._running.total() < self._threads:
+            clients = [client for client in self._waiting if self._running[client] < max(1, self._threads - 1)]
+            if not clients:
+                return
+            client = min(clients, key=lambda each: (self._running[each], self._used_now(each)))
+            works = self._waiting[client]
+            work = works.popleft()
+            if not works:
+                del self._waiting[client]
+            if not work.result.done():  # else nobody waits for it
+                self._running[client] += 1
+                done = self._executor.submit(_timed, work.run, work.times)
+                done.add_done_callback(_handed_to(loop, self._ended, work))
+
+    def _ended(self, work: _Work, done: Future[Any]) -> None:
+        client, error, seconds = work.client, done.exception(), sum(work.times)
+        self._running[client] -= 1
+        if not self._running[client]:
+            del self._running[client]
+        if len(self._used) >= _MOST_CLIENTS:
+            self._used.clear()
+        self._used[client] = self._used_now(client) + seconds, time.monotonic()
+        work.took(seconds)
+        if not work.result.done():
+            work.result.set_result(done.result()) if error is None else work.result.set_exception(error)
+        self._begin()
+
+    def _used_now(self, client: str) -> float:
+        used, at = self._used.get(client, (0.0, 0.0))
+        return used * math.exp2((at - time.monotonic()) / _HALF_LIFE_S)
+
+
+class _Work(msgspec.Struct, eq=False):
+    """`times` gets the CPU time of `run`, which cannot have the rest of this: an error would then keep itself alive."""
+
+    client: str
+    run: Callable[[], Any]
+    took: Callable[[float], None]
+    result: asyncio.Future[Any]
+    times: list[float] = msgspec.field(default_factory=list)
+
+
+def _timed(run: Callable[[], Any], times: list[float]) -> Any:
+    began = time.thread_time()
+    try:
+        return run()
+    finally:
+        times.append(time.thread_time() - began)
+
+
+def _handed_to(
+    loop: asyncio.AbstractEventLoop, function: Callable[[_Work, Future[Any]], None], work: _Work
+) -> Callable[[Future[Any]], None]:
+    """A callback of a thread that calls `function` on the event loop, unless that is closed by then."""
+
+    def hand(done: Future[Any]) -> None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(function, work, done)
+
+    return hand
 
 
 class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -355,26 +355,19 @@ class TurnRunner:
         self._check_least(len(prompt.text.encode(errors="replace")) // self._tokenizer.longest_token, "messages")
 
     def _check_least(self, least: int, field: str) -> None:
-        context = self._engine.info.context
-        if least >= context:
-            raise ContextExceeded(
-                f"{_MAXIMUM.format(context)}, and the prompt is too long: it is at least {least} tokens",
-                param=field,
-                prompt=least,
-                context=context,
-            )
+        if least >= self.context:
+            raise self._too_long(f"at least {least}", least, field)
+
+    def _too_long(self, number: str, tokens: int, field: str) -> ContextExceeded:
+        message = f"{_MAXIMUM.format(self.context)}, and the prompt is too long: it is {number} tokens"
+        return ContextExceeded(message, param=field, prompt=tokens, context=self.context)
 
     def _max_tokens(self, request: TurnRequest, prompt: int, prompt_field: str = "messages") -> int:
         """How many new tokens the answer may have after a prompt of `prompt` tokens."""
         context = self._engine.info.context
         room = context - prompt
         if room < 1:
-            raise ContextExceeded(
-                f"{_MAXIMUM.format(context)}, and the prompt is too long: it is {prompt} tokens",
-                param=prompt_field,
-                prompt=prompt,
-                context=context,
-            )
+            raise self._too_long(f"{prompt}", prompt, prompt_field)
         most = min(room, request.most_tokens or room)
         if request.max_tokens is None:
             return min(most, self._defaults.default_max_tokens or most)
