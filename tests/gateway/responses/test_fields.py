@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,14 @@ from dovetail.errors import InvalidRequest
 from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
+from dovetail.gateway.apis.responses import store as store_module
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError
 from dovetail.gateway.http import response as http_response
 from dovetail.tokens import Tokenizer
 from tests.gateway.responses.official import ITEMS, accumulated, check_body, check_event, check_order, events_of
 from tests.gateway.responses.test_client import ASKS, FINE, PARIS, WEATHER, bytes_of, client_of
-from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, serving
+from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -412,6 +415,78 @@ async def test_a_failing_store_costs_no_answer(engine: ScriptedEngine, tok: Toke
             assert str(tmp_path) not in failed.value.message
     with pytest.raises(StoreError):
         ResponseStore(tmp_path / "folder").get("resp_1")
+
+
+async def test_a_locked_store_costs_no_answer_and_keeps_nobody_waiting(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has to wait for it, others go on, and what is stored is read."""
+    engine.ids = ids_of(Message("ok"), tok)
+    path, waiting, go = tmp_path / "r.db", threading.Event(), threading.Event()
+    put = ResponseStore.put
+
+    def slow(self: ResponseStore, response: StoredResponse) -> None:
+        waiting.set()
+        assert go.wait(30)
+        put(self, response)
+
+    settings = Settings(served_model_name=MODEL, response_store=path)
+    body = {"model": MODEL, "input": "hi"}
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "dovetail": {"record": True}}
+    record = {"store": False, "include": ["reasoning.encrypted_content"]}
+    async with in_process(engine, tok, settings) as client:
+        earlier = (await client.post("/v1/responses", json=body)).json()
+        monkeypatch.setattr(store_module, "_LOCK_TIMEOUT", 0.1)
+        monkeypatch.setattr(ResponseStore, "put", slow)
+        stored = [asyncio.create_task(client.post("/v1/responses", json=body)) for _ in range(12)]
+        async with asyncio.timeout(30):
+            while not waiting.is_set():
+                await asyncio.sleep(0.001)
+            for api, fields in (
+                ("/v1/chat/completions", chat),
+                ("/v1/responses", {**body, **record}),
+                ("/v1/responses", {**body, **record, "previous_response_id": earlier["id"]}),
+            ):
+                assert (await client.post(api, json=fields)).status_code == 200
+            assert (await client.get(f"/v1/responses/{earlier['id']}")).status_code == 200
+        assert not any(task.done() for task in stored)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        go.set()
+        answers = await asyncio.gather(*stored)
+        assert {(each.status_code, each.json()["status"], each.json()["store"]) for each in answers} == {
+            (200, "completed", False)
+        }
+        deleted = await client.delete(f"/v1/responses/{earlier['id']}")
+        assert deleted.status_code == 503 and deleted.headers["retry-after"]
+        other.execute("ROLLBACK")
+        other.close()
+        assert (await client.post("/v1/responses", json=body)).json()["store"] is True
+        assert (await client.delete(f"/v1/responses/{earlier['id']}")).status_code == 200
+
+
+LONG = "x" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "stored"),
+    [
+        ({"user": LONG}, False),
+        ({"prompt_cache_key": LONG}, False),
+        ({"input": [{"role": "user", "content": "hi"}, {"type": "web_search_call", "id": "ws", "x": LONG}]}, False),
+        ({"input": [{"role": "user", "content": "hi"}, {"type": "reasoning", "encrypted_content": LONG}]}, False),
+        ({"user": LONG[:100_000]}, True),
+        ({"input": "the user asks " * 600, "user": LONG}, True),
+    ],
+)
+async def test_what_is_stored_is_bounded_by_what_the_model_read(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, fields: dict[str, Any], stored: bool
+) -> None:
+    engine.ids = ids_of(Message("ok"), tok)
+    response = await post(engine, tok, tmp_path / "r.db", **fields)
+    assert response.status_code == 200 and response.json()["store"] is stored
+    names = [file.name for file in tmp_path.iterdir()]
+    assert ("r.db" in names) is stored
 
 
 async def test_what_is_not_to_be_stored_leaves_nothing_on_the_disk(

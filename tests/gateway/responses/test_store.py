@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -12,13 +13,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.gateway.apis.responses import store as store_module
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError, owner_of
 from dovetail.gateway.settings import StoreLimits
 
@@ -71,6 +74,72 @@ def test_the_newest_stay(sizes: list[int], number: int, room: int) -> None:
             fits = [j for j in range(i + 1) if i - j < number and sum(sizes[j : i + 1]) <= room]
             assert present == fits
         store.close()
+
+
+@settings(max_examples=20)
+@given(
+    puts=st.lists(st.tuples(st.sampled_from("abc"), st.integers(3, 60)), max_size=25),
+    number=st.integers(3, 9),
+    room=st.integers(60, 200),
+)
+def test_who_keeps_to_an_equal_share_loses_nothing_to_others(
+    puts: list[tuple[str, int]], number: int, room: int
+) -> None:
+    with TemporaryDirectory() as folder:
+        store = ResponseStore(Path(folder) / "r.db", limits=StoreLimits(number, room))
+        owners = {owner: store.of(owner) for owner in "abc"}
+        stored: dict[str, list[int]] = {owner: [] for owner in owners}
+        for i, (owner, size) in enumerate(puts):
+            with contextlib.suppress(StoreError):
+                owners[owner].put(response(i, size))
+            stored[owner].append(i)
+            kept = {name: [j for j in stored[name] if each.get(f"resp_{j}")] for name, each in owners.items()}
+            sizes = {name: sum(puts[j][1] for j in kept[name]) for name in owners}
+            assert sum(map(len, kept.values())) <= number and sum(sizes.values()) <= room
+            for name in owners:
+                if len(stored[name]) <= number // 3 and sum(puts[j][1] for j in stored[name]) <= room // 3:
+                    assert kept[name] == stored[name]
+        store.close()
+
+
+def test_one_owner_fills_no_more_than_what_others_leave(path: Path) -> None:
+    store = ResponseStore(path, limits=StoreLimits(10, 1000))
+    alice, bob = store.of("alice"), store.of("bob")
+    for i in range(3):
+        bob.put(response(i, 100))
+    for i in range(10, 30):
+        alice.put(response(i, 50))
+    assert [i for i in range(30) if bob.get(f"resp_{i}")] == [0, 1, 2]
+    assert [i for i in range(30) if alice.get(f"resp_{i}")] == [*range(23, 30)]
+    alice.put(response(40, 700))  # in place of all of alice's
+    assert [i for i in range(50) if alice.get(f"resp_{i}") or bob.get(f"resp_{i}")] == [0, 1, 2, 40]
+    with pytest.raises(StoreError, match="share"):
+        alice.put(response(41, 900))
+    assert alice.get("resp_40") and bob.get("resp_0"), "what is refused drops nothing"
+
+
+def test_a_file_of_an_earlier_version_gets_shares(path: Path) -> None:
+    store = ResponseStore(path, "a", StoreLimits(3))
+    for i in range(3):
+        store.put(response(i))
+    store.close()
+    with sqlite3.connect(path) as connection:
+        connection.executescript("DROP TABLE shares; DROP TRIGGER stored; DROP TRIGGER dropped; DROP INDEX by_owner;")
+    connection.close()
+    store.of("b").put(response(3))
+    store.of("b").put(response(4))
+    assert [i for i in range(5) if store.get(f"resp_{i}")] == [2]
+    assert [i for i in range(5) if store.of("b").get(f"resp_{i}")] == [3, 4]
+
+
+def test_a_clock_that_is_set_back_empties_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now = ResponseStore(path, limits=StoreLimits(5)), int(time.time())
+    for i in range(5):
+        store.put(response(i, created=now))
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    for i in range(5, 8):
+        store.put(response(i, created=now - 3600))
+    assert [i for i in range(8) if store.get(f"resp_{i}")] == [3, 4, 5, 6, 7]
 
 
 def test_a_response_above_all_room_is_refused(path: Path) -> None:
@@ -195,8 +264,9 @@ def test_a_store_follows_its_path(path: Path) -> None:
     theirs.put(response(3))
     assert ours.get("resp_3") is not None and ours.get("resp_1") is None
     error = sqlite3.DatabaseError("database disk image is malformed")
-    ours._file._inode -= 1  # as if ours had opened the file that theirs has replaced
-    ours._file._move_aside(error)
+    reader = ours._file._reader
+    reader._inode -= 1  # as if ours had opened the file that theirs has replaced
+    reader._move_aside(error)
     assert ours.get("resp_3") is not None, "a sound file was moved aside"
 
 
@@ -219,6 +289,61 @@ def test_a_full_disk_costs_no_more_than_the_store(path: Path, caplog: pytest.Log
     assert levels == ["WARNING", "DEBUG"], "every failure of a full disk is in the log"
     store.put(response(2, 10_000_000))
     assert store.get("resp_2") is not None
+
+
+def test_reads_need_no_space(path: Path) -> None:
+    """Also through a connection that is opened when the disk is full."""
+    store = ResponseStore(path)
+    store.put(response(1, 20_000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    earlier = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        with pytest.raises(StoreError, match=r"full|disk I/O"):
+            store.put(response(2))
+        assert store.get("resp_1") is not None and ResponseStore(path).get("resp_1") is not None
+        with pytest.raises(StoreError):
+            store.delete("resp_1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, earlier)
+    store.put(response(2))
+    assert store.get("resp_2") is not None and store.delete("resp_1")
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another process writes and does not end."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def test_a_locked_file_is_waited_for_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_LOCK_TIMEOUT", 0.1)
+    store = ResponseStore(path)
+    store.put(response(1))
+
+    def waits() -> int:
+        connection = store._file._writer._connection
+        assert connection is not None
+        return int(connection.execute("PRAGMA busy_timeout").fetchone()[0])
+
+    assert waits() == 100
+    with locked(path):
+        for i in range(3):
+            with pytest.raises(StoreError, match="locked"):
+                store.put(response(2 + i))
+            assert waits() == 5, "the next one waits as long as the first"
+        assert store.get("resp_1") is not None and ResponseStore(path).get("resp_1") is not None
+        with pytest.raises(StoreError, match="locked"):
+            store.delete("resp_1")
+    store.put(response(2))
+    assert waits() == 100 and store.get("resp_2") is not None and store.delete("resp_1")
 
 
 def test_a_path_that_cannot_be_a_file_is_an_error(tmp_path: Path) -> None:

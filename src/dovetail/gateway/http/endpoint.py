@@ -155,11 +155,14 @@ class Endpoint:
                 if exchange.concludes:
                     steps_taken.append(step)
                     if not running:
-                        await asyncio.to_thread(exchange.conclude, turn, steps_taken)
+                        await self._conclude(exchange, turn, steps_taken)
                 await send_step(step)
                 if not running:
                     return
                 step = await anext(steps)
+
+    async def _conclude(self, exchange: Exchange, turn: PreparedTurn, steps: Sequence[Step]) -> None:
+        await asyncio.to_thread(exchange.conclude, turn, steps)
 
     @asynccontextmanager
     async def _admitted(self, turn: PreparedTurn, client: str) -> AsyncIterator[None]:

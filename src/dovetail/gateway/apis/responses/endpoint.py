@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope, Send
 
-from dovetail.errors import ContextExceeded, InvalidRequest, UnknownResponse
+from dovetail.errors import ContextExceeded, EngineBusy, InvalidRequest, UnknownResponse
 from dovetail.gateway.apis.responses import history
 from dovetail.gateway.apis.responses.exchange import CompactExchange, ResponsesExchange, refused
 from dovetail.gateway.apis.responses.request import InputTokensRequest
@@ -23,6 +24,7 @@ from dovetail.gateway.limits.bodies import Body
 from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.observe.request_report import RequestReport
 from dovetail.gateway.records.sealed_text import SealedText
+from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Observer, PreparedTurn
 
@@ -36,7 +38,9 @@ def responses_routes(serving: Serving) -> list[Route]:
     settings = serving.settings
     path = settings.response_store
     store = ResponseStore(path, owner_of(settings.api_key), settings.response_limits) if path is not None else None
-    stored = StoredResponses(store)
+    # A thread of its own, because it may have to wait for the disk. Nothing else then waits with it.
+    writing = ThreadPoolExecutor(1, "dovetail-store")
+    stored = StoredResponses(store, writing)
 
     def made(
         exchange: Callable[[bytes, ResponseStore | None, int, SealedText], T],
@@ -49,8 +53,8 @@ def responses_routes(serving: Serving) -> list[Route]:
         return make
 
     return [
-        Route("/v1/responses", ResponsesEndpoint(made(ResponsesExchange), serving), methods=["POST"]),
-        Route("/v1/responses/compact", ResponsesEndpoint(made(CompactExchange), serving), methods=["POST"]),
+        Route("/v1/responses", ResponsesEndpoint(made(ResponsesExchange), writing, serving), methods=["POST"]),
+        Route("/v1/responses/compact", ResponsesEndpoint(made(CompactExchange), writing, serving), methods=["POST"]),
         Route("/v1/responses/input_tokens", QueryEndpoint(made(InputTokens), serving), methods=["POST"]),
         Route("/v1/responses/{id}", stored.get, methods=["GET"]),
         Route("/v1/responses/{id}", stored.delete, methods=["DELETE"]),
@@ -70,10 +74,14 @@ class ResponsesEndpoint(Endpoint):
     """`POST /v1/responses`, and its compactions.
 
     Where a stream was asked for, a prompt that is longer than the context is a stream with `response.failed`: from that
-    event, and not from a status, clients learn to shorten the history.
+    event, and not from a status, clients learn to shorten the history. `writing` has the thread that writes to the
+    store.
     """
 
-    def __init__(self, read: Callable[[bytes, Account | None], ResponsesExchange], serving: Serving) -> None:
+    def __init__(
+        self, read: Callable[[bytes, Account | None], ResponsesExchange], writing: Executor, serving: Serving
+    ) -> None:
+        self._writing = writing
         super().__init__(read, serving, "responses")
 
     def _prepare(self, body: Body, report: RequestReport, account: Account | None) -> tuple[Exchange, PreparedTurn]:
@@ -84,6 +92,11 @@ class ResponsesEndpoint(Endpoint):
             if isinstance(exchange, ResponsesExchange) and exchange.streams:
                 raise _RefusedInStream(exchange, error) from error
             raise
+
+    async def _conclude(self, exchange: Exchange, turn: PreparedTurn, steps: Sequence[Step]) -> None:
+        await super()._conclude(exchange, turn, steps)
+        if isinstance(exchange, ResponsesExchange) and exchange.stores:
+            await asyncio.get_running_loop().run_in_executor(self._writing, exchange.store, turn, steps)
 
     async def _answer(self, body: Body, send: Send, observers: Sequence[Observer], scope: Scope) -> None:
         try:
@@ -118,10 +131,11 @@ def store_of(store: ResponseStore | None, account: Account | None) -> ResponseSt
 
 
 class StoredResponses:
-    """The handlers of one server. `store` is None if it stores no responses."""
+    """The handlers of one server. `store` is None if it stores no responses; `writing` has the thread that writes."""
 
-    def __init__(self, store: ResponseStore | None) -> None:
+    def __init__(self, store: ResponseStore | None, writing: Executor) -> None:
         self._store = store
+        self._writing = writing
 
     async def get(self, request: Request) -> Response:
         """The response object."""
@@ -131,12 +145,12 @@ class StoredResponses:
 
     async def delete(self, request: Request) -> Response:
         """Deletes the response."""
-        name = request.path_params["id"]
+        name, loop = request.path_params["id"], asyncio.get_running_loop()
         try:
             store = store_of(self._store, account_of(request.scope))
-            deleted = store is not None and await asyncio.to_thread(store.delete, name)
-        except StoreError as error:
-            raise history.failed(error) from error
+            deleted = store is not None and await loop.run_in_executor(self._writing, store.delete, name)
+        except StoreError as error:  # it has logged it
+            raise EngineBusy("the response cannot be deleted now; try again later") from error
         if not deleted:
             raise self._unknown(name)
         return JSONResponse({"id": name, "object": "response", "deleted": True})

@@ -31,6 +31,10 @@ from dovetail.gateway.turn.tools import typed
 from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.gateway.turn.turn_request import Extension, FieldNames, TurnRequest, sampling_fields
 
+#: The most bytes of a request that are stored, so that who fills the store pays for it: some that the model does not
+#: read (fields, tools and items that are left out), and more for each token of its prompt (the longest have 128 bytes).
+_MOST_UNREAD, _MOST_PER_TOKEN = 128 * 1024, 128
+
 
 class ResponsesExchange:
     """One response: its request as a turn, and the steps of that turn as a body or a stream.
@@ -110,7 +114,7 @@ class ResponsesExchange:
         return True
 
     def conclude(self, turn: PreparedTurn, steps: Sequence[Step]) -> None:
-        """Make the answer's record, and store the response."""
+        """Make the answer's record."""
         self._ended_at = int(time.time())
         if self._compacts:
             if not (summary := summary_of(steps)):
@@ -118,14 +122,25 @@ class ResponsesExchange:
             self._record = self._summaries.seal(summary)
         elif self.request.wants_record or self._store is not None:
             self._record = turn.record(0, [token for step in steps for token in step.ids])
+
+    @property
+    def stores(self) -> bool:
+        """Whether the response is to be stored."""
+        return self._store is not None
+
+    def store(self, turn: PreparedTurn, steps: Sequence[Step]) -> None:
+        """Store the response, which may have to wait for the disk. Runs in a thread, after `conclude`."""
         if self._store is not None:
             self._stored = True  # the body that is stored says so
-            self._stored = self._put(self._store, self.whole(turn, steps))
+            self._stored = self._put(self._store, turn, steps)
 
-    def _put(self, store: ResponseStore, body: bytes) -> bool:
+    def _put(self, store: ResponseStore, turn: PreparedTurn, steps: Sequence[Step]) -> bool:
         request = self.request
         items = msgspec.json.encode(self._listed_input())
-        record = "" if self._compacts else self._record
+        sent = len(items) + len(msgspec.json.encode(self.begun()))
+        if sent > _MOST_UNREAD + _MOST_PER_TOKEN * turn.prompt_tokens:
+            return False
+        body, record = self.whole(turn, steps), "" if self._compacts else self._record
         try:
             store.put(StoredResponse(self.name, request.previous_response_id, self._created, items, body, record))
         except StoreError:  # the store has logged it

@@ -1,7 +1,8 @@
 """Responses on disk, so that a client can go on from one by its id: SQLite, bounded in number, bytes and age.
 
-Several processes may share the file. A response that cannot be written is not stored, and the answer says so. A file
-that SQLite finds damaged is moved aside, and a new one is begun.
+A full store drops the oldest response of the owner who has most of it. Several processes may share the file. A response
+that cannot be written is not stored, and the answer says so; those that are there can be read meanwhile. A file that
+SQLite finds damaged is moved aside, and a new one is begun.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -26,16 +28,30 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger("dovetail.gateway")
 
-#: Seconds to wait for another process that writes.
-_LOCK_TIMEOUT = 5.0
+#: Seconds to wait for another process that writes, and to wait again as long as one has taken longer than that.
+_LOCK_TIMEOUT, _NEXT_TIMEOUT = 2.0, 0.005
 #: The layout of the file. A file of another layout is moved aside.
 _VERSION = 1
 _LAYOUT = f"""
+    BEGIN IMMEDIATE;
     CREATE TABLE IF NOT EXISTS responses (
         id TEXT PRIMARY KEY, owner TEXT NOT NULL, previous TEXT, created INTEGER NOT NULL, size INTEGER NOT NULL,
         input BLOB NOT NULL, body BLOB NOT NULL, record TEXT NOT NULL);
     CREATE INDEX IF NOT EXISTS by_age ON responses (created, size);
+    CREATE INDEX IF NOT EXISTS by_owner ON responses (owner);
+    CREATE TABLE IF NOT EXISTS shares (owner TEXT PRIMARY KEY, number INTEGER NOT NULL, size INTEGER NOT NULL);
+    CREATE TRIGGER IF NOT EXISTS stored AFTER INSERT ON responses BEGIN
+        INSERT INTO shares VALUES (new.owner, 1, new.size)
+            ON CONFLICT (owner) DO UPDATE SET number = number + 1, size = size + new.size;
+    END;
+    CREATE TRIGGER IF NOT EXISTS dropped AFTER DELETE ON responses BEGIN
+        UPDATE shares SET number = number - 1, size = size - old.size WHERE owner = old.owner;
+        DELETE FROM shares WHERE owner = old.owner AND number = 0;
+    END;
+    DELETE FROM shares;
+    INSERT INTO shares SELECT owner, count(*), total(size) FROM responses GROUP BY owner;
     PRAGMA user_version = {_VERSION};
+    COMMIT;
 """
 _COLUMNS = "id, previous, created, input, body, record"
 
@@ -82,25 +98,24 @@ class ResponseStore:
         return other
 
     def put(self, response: StoredResponse) -> None:
-        """Store `response` in the place of the oldest ones. Raises `StoreError`."""
+        """Store `response`, in the place of the oldest ones of those who have most. Raises `StoreError`."""
         if response.size > self._limits.size:
             raise StoreError(f"it has {response.size} bytes, and the store holds {self._limits.size}")
         row = (*msgspec.structs.astuple(response), self._owner, response.size)
 
         def write(connection: sqlite3.Connection) -> None:
-            # A failure closes the connection, which undoes what was begun.
             connection.execute("BEGIN IMMEDIATE")
             self._make_room(connection, response.size)
             columns = f"{_COLUMNS}, owner, size"
             connection.execute(f"INSERT INTO responses ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             connection.execute("COMMIT")
 
-        self._file.run(write)
+        self._file.write(write)
 
     def get(self, name: str) -> StoredResponse | None:
         """The response with the id `name`; None if there is none, or not any more. Raises `StoreError`."""
         query = f"SELECT {_COLUMNS} FROM responses WHERE id = ? AND owner = ? AND created > ?"
-        row = self._file.run(
+        row = self._file.read(
             lambda connection: connection.execute(query, (name, self._owner, self._oldest())).fetchone()
         )
         return None if row is None else StoredResponse(*row)
@@ -110,7 +125,7 @@ class ResponseStore:
         if self.get(name) is None:
             return False
         query = "DELETE FROM responses WHERE id = ? AND owner = ?"
-        return bool(self._file.run(lambda connection: connection.execute(query, (name, self._owner)).rowcount))
+        return bool(self._file.write(lambda connection: connection.execute(query, (name, self._owner)).rowcount))
 
     def close(self) -> None:
         """Close the file. The next call opens it again."""
@@ -120,27 +135,58 @@ class ResponseStore:
         return int(time.time()) - self._limits.age
 
     def _make_room(self, connection: sqlite3.Connection, size: int) -> None:
-        """Delete what is too old, and the oldest responses until there is room for one more of `size` bytes."""
+        """Delete what is too old, and then the oldest of those who have most, until there is room for `size` bytes.
+
+        The oldest is the one that was stored first, whatever the clock was.
+        """
         connection.execute("DELETE FROM responses WHERE created <= ?", (self._oldest(),))
-        number, stored = connection.execute("SELECT count(*), total(size) FROM responses").fetchone()
-        excess, surplus = stored + size - self._limits.size, number + 1 - self._limits.responses
-        if excess <= 0 and surplus <= 0:
-            return
-        oldest = connection.execute("SELECT rowid, size FROM responses ORDER BY created, rowid")
-        dropped: list[tuple[int]] = []
-        while excess > 0 or surplus > 0:
-            row, freed = oldest.fetchone()
-            excess, surplus = excess - freed, surplus - 1
-            dropped.append((row,))
-        oldest.close()
-        connection.executemany("DELETE FROM responses WHERE rowid = ?", dropped)
+        shares = Counter[str](), Counter[str]()
+        for owner, number, stored in connection.execute("SELECT owner, number, size FROM shares"):
+            shares[0][owner], shares[1][owner] = number, stored
+        shares[0][self._owner] += 1
+        shares[1][self._owner] += size
+        for share, limit in zip(shares, (self._limits.responses, self._limits.size), strict=True):
+            while share.total() > limit:
+                most = max(share, key=lambda owner: (share[owner], owner != self._owner))
+                oldest = "SELECT rowid, size FROM responses WHERE owner = ? ORDER BY rowid LIMIT 1"
+                row = connection.execute(oldest, (most,)).fetchone()
+                if row is None:
+                    raise sqlite3.OperationalError("the response is larger than its owner's share")
+                connection.execute("DELETE FROM responses WHERE rowid = ?", row[:1])
+                shares[0][most] -= 1
+                shares[1][most] -= row[1]
 
 
 class _StoreFile:
-    """The SQLite file at `path`, opened when it is needed, for one thread at a time."""
+    """The SQLite file at `path`. It is read while another thread, or another process, writes to it."""
 
     def __init__(self, path: Path) -> None:
+        self._reader, self._writer = _Connection(path, needs="responses"), _Connection(path, needs="shares")
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The result of `work`, which writes nothing."""
+        return self._reader.run(work)
+
+    def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The result of `work`. What it has begun and not ended is undone."""
+        return self._writer.run(work)
+
+    def close(self) -> None:
+        """Close the file. The next call opens it again."""
+        self._reader.close()
+        self._writer.close()
+
+
+class _Connection:
+    """A connection to the SQLite file at `path`, opened when it is needed, for one thread at a time.
+
+    It writes the layout only to a file without the table `needs`, so what is there can be read when nothing can be
+    written.
+    """
+
+    def __init__(self, path: Path, needs: str) -> None:
         self._path = path
+        self._needs = needs
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._inode = 0  # of the file that is open
@@ -160,13 +206,28 @@ class _StoreFile:
             try:
                 result = self._repaired(work)
             except (sqlite3.Error, OSError) as error:
-                self._close()
+                self._undo()
                 level = logging.DEBUG if self._failing else logging.WARNING  # a full disk would fill the log as well
                 _LOG.log(level, "the store of responses failed: %s: %s", self._path, error)
-                self._failing = True
+                self._wait_for(_NEXT_TIMEOUT)
                 raise StoreError(f"{self._path}: {error}") from error
-            self._failing = False
+            if self._failing:
+                self._wait_for(_LOCK_TIMEOUT)
             return result
+
+    def _wait_for(self, seconds: float) -> None:
+        """Wait so long for other processes from now on. Each request would wait if the first one's wait was in vain."""
+        self._failing = seconds < _LOCK_TIMEOUT
+        if self._connection is not None:
+            self._connection.execute(f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
+
+    def _undo(self) -> None:
+        """End what has failed. The connection stays: to open it again may take space on the disk."""
+        try:
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._close()
 
     def _repaired(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
@@ -196,7 +257,8 @@ class _StoreFile:
         # SQLite would make the file readable for others. Its journals get the mode of the file.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.chmod(self._path, 0o600)
-        connection = sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
+        timeout = _NEXT_TIMEOUT if self._failing else _LOCK_TIMEOUT
+        connection = sqlite3.connect(self._path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
             # A crash of the process loses nothing, and one of the machine the last responses at most.
             connection.execute("PRAGMA journal_mode = WAL")
@@ -205,7 +267,8 @@ class _StoreFile:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, _VERSION):
                 raise sqlite3.DatabaseError(f"{_NOT_OURS}: version {version}")
-            connection.executescript(_LAYOUT)
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self._needs,)).fetchone():
+                connection.executescript(_LAYOUT)
         except BaseException:
             connection.close()
             raise
