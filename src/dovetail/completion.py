@@ -109,6 +109,8 @@ class Completion(msgspec.Struct, frozen=True):
     the drafter's own number. An engine behind HTTP ignores it.
     `report_drafts`: whether batches have the ids of draft tokens. An engine behind HTTP ignores it.
     `ends_loops`: whether an engine that can ends an answer that repeats itself, with the finish reason "length".
+    `cache_salt`: only completions with the same one share the prompts that an engine has cached, None among them. An
+    engine whose `EngineInfo.salts_cache` is false ignores it.
     `request_id`: the request's name in logs and records.
     `trace_context`: the headers `traceparent` and `tracestate` (https://www.w3.org/TR/trace-context/), which an engine
     behind HTTP sends with its request.
@@ -131,6 +133,7 @@ class Completion(msgspec.Struct, frozen=True):
     gated: bool = True
     report_drafts: bool = False
     ends_loops: bool = False
+    cache_salt: str | None = None
     request_id: str = ""
     trace_context: Mapping[str, str] = {}
 
@@ -194,6 +197,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     `prompt_logprobs`: whether the engine reports the log probabilities of a prompt's tokens.
     `bounds_reasoning`: whether the engine keeps to a completion's `reasoning_budget`.
     `reports_steps`: whether each batch is one step. Over HTTP, one batch may cover several.
+    `salts_cache`: whether the engine keeps cached prompts with different salts apart.
     """
 
     context: int
@@ -204,6 +208,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     prompt_logprobs: bool = False
     bounds_reasoning: bool = False
     reports_steps: bool = False
+    salts_cache: bool = False
 
 
 class MetricSample(NamedTuple):

@@ -105,6 +105,23 @@ def test_the_cached_prefix_is_the_common_beginning(first: list[int], second: lis
         assert tables.begin("b", second) == max(0, usable) // SIZE * SIZE
 
 
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_prompts_with_different_salts_share_nothing(lookahead: int) -> None:
+    """Neither prompts nor outputs, however short the prompt, and nobody waits for another one's."""
+    tables = Tables(BlockPool(64, SIZE), lookahead=lookahead)
+    whole = [1] * 13
+    for salt in (b"", b"a", b"b"):
+        prompt, name = whole[:3], f"short {salt!r}"
+        assert tables.begin(name, prompt, salt=salt) == 0
+        assert tables.reserve(name, len(whole))
+        assert tables.find_cached(f"{name} 2", whole, salt=salt) == (0, 0, False)
+        tables.publish(name, whole, len(whole))
+        tables.hash(f"{name} 3", whole, salt)
+        assert tables.find_cached(f"{name} 3", whole, salt=salt) == (12, 0, False)
+        assert tables.begin(f"{name} 3", whole, salt=salt) == 12
+    assert tables.find_cached("c", whole, salt=b"c") == (0, 0, False)
+
+
 def test_without_sharing_nothing_is_found() -> None:
     tables = Tables(BlockPool(8, SIZE), share=False)
     for name in "ab":

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -220,15 +221,31 @@ def test_numbers_of_prompts(target: Path) -> None:
     assert batches[0].cached == 16 and not any(batch.cached for batch in batches[1:])
 
 
+def test_the_cache_tells_nothing_to_another_salt(target: Path) -> None:
+    engine = core(target, None, 0)
+    prompt = tuple(range(2, 60))
+
+    def cached(name: str, salt: str | None) -> int:
+        engine.add(name, msgspec.structs.replace(plain(prompt), cache_salt=salt))
+        found = 0
+        while engine.live:
+            found += sum(batch.cached or 0 for _, batch in engine.step() if isinstance(batch, TokenBatch))
+        return found
+
+    assert engine.info.salts_cache
+    found = [cached(f"{i}", salt) for i, salt in enumerate((None, "a", "b", "a", None, "b"))]
+    assert found[:3] == [0, 0, 0] and all(number >= 32 for number in found[3:])
+
+
 def test_a_step_that_fails_with_nobody_running(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends the first in line, and is not tried for ever."""
     engine = core(target, None, 0)
     begin = engine.scheduler.tables.begin
 
-    def broken(owner: str, tokens: Sequence[int], limit: int | None = None) -> int:
+    def broken(owner: str, *prompt: Any) -> int:
         if owner == "bad":
             raise MemoryError
-        return begin(owner, tokens, limit)
+        return begin(owner, *prompt)
 
     monkeypatch.setattr(engine.scheduler.tables, "begin", broken)
     engine.add("bad", plain((2, 3)))

@@ -8,7 +8,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -156,8 +156,8 @@ def test_a_preparation_that_fails(
     engine = core(tiny, max_batched_tokens=16)
     begin, failures = engine.scheduler.tables.begin, list[str]()
 
-    def broken(owner: str, tokens: Sequence[int], limit: int | None = None) -> int:
-        found = begin(owner, tokens, limit)
+    def broken(owner: str, *prompt: Any) -> int:
+        found = begin(owner, *prompt)
         if owner == "late" and len(failures) < times:
             failures.append(threading.current_thread().name)
             raise MemoryError

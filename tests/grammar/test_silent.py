@@ -85,6 +85,7 @@ def test_no_answer_ends_silent(name: str) -> None:
     no_silent_end(name, 24, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.proof
 @pytest.mark.parametrize("name", WITH)
 def test_no_answer_of_2000_ends_silent(name: str) -> None:
@@ -111,6 +112,7 @@ def test_an_answer_that_says_something_is_allowed(name: str) -> None:
     keeps_what_speaks(name, 24, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.proof
 @pytest.mark.parametrize("name", WITH)
 def test_each_answer_of_2000_that_says_something_is_allowed(name: str) -> None:

@@ -128,6 +128,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         hosts=None if keys.needed else _own_names(plan),
         queue=queue_limits(plan),
         **_request_limits(plan),
+        salt_cache=plan.value("cache_salt") != "none",
         metrics_tools=bool(plan.value("metrics_tools")),
         metrics_apart=plan.value("metrics_port") is not None,
         response_store=response_store(plan),

@@ -119,6 +119,7 @@ class LLMCore:
             self._draft_tokens,
             prompt_logprobs=True,
             reports_steps=True,
+            salts_cache=True,
         )
 
     @property

@@ -102,6 +102,7 @@ class Request:
         self.draft_tokens = draft_tokens if requested is None else min(requested, draft_tokens)
         self.gated = completion.gated
         self.report_drafts = completion.report_drafts
+        self.cache_salt = (completion.cache_salt or "").encode()
         self.track = Track()
         self.computed = 0
         self.cached_prompt: int | None = None

@@ -155,7 +155,8 @@ class Scheduler:
 
     def _prepare(self, turns: Sequence[ScheduledRequest]) -> None:
         if self.waiting:
-            self.tables.hash(self.waiting[0].id, self.waiting[0].tokens)
+            first = self.waiting[0]
+            self.tables.hash(first.id, first.tokens, first.cache_salt)
         if self._grow(turns):
             # The next step's budget for new prompts. Drafts do not count, because they get what is left.
             lengths = {turn.request.id: turn.length for turn in turns}
@@ -239,7 +240,8 @@ class Scheduler:
         if not self.waiting or not self._free_places:
             return False
         request, pool = self.waiting[0], self.tables.pool
-        cached, idle, in_progress = self.tables.find_cached(request.id, request.tokens, request.cacheable)
+        prompt = request.id, request.tokens, request.cacheable, request.cache_salt
+        cached, idle, in_progress = self.tables.find_cached(*prompt)
         needed = pool.blocks_for(len(request.tokens)) - cached // pool.block_size + idle
         if in_progress or needed > pool.free:
             return False
@@ -259,14 +261,14 @@ class Scheduler:
 
     def _begin(self, request: Request) -> int:
         """Open the tables of `request`, and return how many of its tokens both caches have."""
-        cached = self.tables.begin(request.id, request.tokens, request.cacheable)
+        cached = self.tables.begin(request.id, request.tokens, request.cacheable, request.cache_salt)
         if self.gate.limits.too_long(len(request.tokens)):
             request.draft_tokens = 0
         if self.drafter is not None and request.draft_tokens:
             known = self.drafter.start(request, cached)
             if known < cached:
                 self.tables.release(request.id)
-                cached = self.tables.begin(request.id, request.tokens, known)
+                cached = self.tables.begin(request.id, request.tokens, known, request.cache_salt)
         return cached
 
     def _stop(self, request: Request) -> None:

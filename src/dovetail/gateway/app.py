@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
 
+_LOG = logging.getLogger("dovetail.gateway")
 _SILENT = Telemetry()
 #: Threads that prepare turns, and that answer queries. The work is Python code, so more of them would only take the
 #: event loop's time. One client may have all but one, which is more than one for turns because compiling a grammar
@@ -77,6 +79,8 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await engine.start()
+        if settings.keys is not None and settings.salt_cache and not runner.salts_cache:
+            _LOG.warning("the engine has no salts for cached prompts: its cache tells one key what others have asked")
         try:
             await asyncio.to_thread(runner.warm_up)
             yield

@@ -40,6 +40,9 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     With `metrics_tools`, /metrics shows the names of clients' tools. With `metrics_apart`, only `app.state.metrics_app`
     has that page, for a port of its own. `queue` limits the requests that wait for the engine.
 
+    With `salt_cache`, the prompts of different `keys` share nothing in the engine's cache, so that `cached_tokens` and
+    the time of an answer tell nobody what others have asked.
+
     `response_store` is the file in which responses are stored (None: they are not), within `response_limits`.
     `recordings` says where each request is recorded (None: it is not).
     """
@@ -54,6 +57,7 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     max_messages: int = 10_000
     metrics_tools: bool = False
     metrics_apart: bool = False
+    salt_cache: bool = True
     queue: QueueLimits = QueueLimits()
     hosts: frozenset[str] | None = None
     response_store: Path | None = None

@@ -783,6 +783,11 @@ OPTIONS: tuple[Option, ...] = (
         metavar="BYTES",
     ),
     _serving(
+        "cache_salt",
+        Literal["key", "none"] | None,
+        "whose prompts share the engine's cache: key: of one key of --api-keys; none: of all (default: key)",
+    ),
+    _serving(
         "max_messages",
         _Count | None,
         "messages that a request may have, with their parts, and tools (default: 10000)",

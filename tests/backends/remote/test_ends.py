@@ -54,6 +54,14 @@ def test_the_end_of_an_answer_in_each_servers_fields(
         assert sent(LlamaCpp()).get("logit_bias", []) == ([[5, -1.5]] if "sampling" in fields else [])
 
 
+def test_the_salt_of_the_cache_in_each_servers_field() -> None:
+    limits, salted = Limits("m", 512, None), completion(4, cache_salt="abc")
+    for dialect, field in ((VLLM(), "cache_salt"), (SGLang(), "extra_key")):
+        assert dialect.salts_cache and dialect.body(salted, VOCABULARY, limits, "x")[field] == "abc"
+        assert field not in dialect.body(completion(4), VOCABULARY, limits, "x")
+    assert not LlamaCpp().salts_cache and "abc" not in str(LlamaCpp().body(salted, VOCABULARY, limits, "x"))
+
+
 @pytest.mark.parametrize("fields", [{"ignore_eos": True}, {"min_tokens": 2}])
 @pytest.mark.parametrize("dialect", [VLLM(), SGLang()])
 def test_a_grammar_that_ends_cannot_go_on(dialect: VLLM | SGLang, fields: dict[str, Any]) -> None:

@@ -75,6 +75,8 @@ class Dialect(Protocol):
     scores_prompts: ClassVar[bool]
     #: Whether a request can set the least number of tokens before the end.
     delays_ends: ClassVar[bool]
+    #: Whether the server keeps cached prompts with different salts apart.
+    salts_cache: ClassVar[bool]
 
     async def limits(self, server: str, page: Page) -> Limits:
         """Ask the server for its limits. Raises `EngineError`."""

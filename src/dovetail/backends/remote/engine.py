@@ -145,6 +145,7 @@ class RemoteEngine:
             "lark" if all(info.enforces == "lark" for info in infos) else "structural_tag",
             all(info.prompt_logprobs for info in infos),
             all(info.bounds_reasoning for info in infos),
+            salts_cache=all(info.salts_cache for info in infos),
         )
         for server in servers:
             server.least_context = self._info.context

@@ -44,6 +44,7 @@ class LlamaCpp:
     keeps: ClassVar[bool] = False
     scores_prompts: ClassVar[bool] = False
     delays_ends: ClassVar[bool] = False
+    salts_cache: ClassVar[bool] = False
     table: ClassVar[Table] = {
         "running": Counted("llamacpp:requests_processing"),
         "waiting": Counted("llamacpp:requests_deferred"),

@@ -154,6 +154,7 @@ class Server:
             limits.grammar,
             prompt_logprobs=self._dialect is not None and self._dialect.scores_prompts,
             bounds_reasoning=limits.bounds_reasoning,
+            salts_cache=self._dialect is not None and self._dialect.salts_cache,
         )
 
     @property

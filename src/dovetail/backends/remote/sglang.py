@@ -40,6 +40,7 @@ class SGLang:
     keeps: ClassVar[bool] = True
     scores_prompts: ClassVar[bool] = False
     delays_ends: ClassVar[bool] = True
+    salts_cache: ClassVar[bool] = True
     # SGLang has no counter of draft tokens; `Server` adds up those that the answers report.
     table: ClassVar[Table] = {
         "running": Counted("sglang:num_running_reqs"),
@@ -91,6 +92,8 @@ class SGLang:
             "sampling_params": params,
             "stream": True,
         }
+        if completion.cache_salt is not None:
+            body["extra_key"] = completion.cache_salt  # its `cache_salt` is younger, and does the same
         if completion.logprobs is not None:
             body |= {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": completion.logprobs}
         return body

@@ -61,6 +61,7 @@ class VLLM:
     keeps: ClassVar[bool] = True
     scores_prompts: ClassVar[bool] = True
     delays_ends: ClassVar[bool] = True
+    salts_cache: ClassVar[bool] = True
     table: ClassVar[Table] = {
         "running": Counted("vllm:num_requests_running"),
         "waiting": Counted("vllm:num_requests_waiting"),
@@ -125,6 +126,8 @@ class VLLM:
             body["logit_bias"] = sampling.logit_bias
         if sampling.seed is not None:
             body["seed"] = sampling.seed
+        if completion.cache_salt is not None:
+            body["cache_salt"] = completion.cache_salt
         if (likeliest := _likeliest(completion)) is not None:
             body |= {"logprobs": likeliest, "return_tokens_as_token_ids": True}
         if completion.prompt_logprobs is not None:

@@ -18,16 +18,16 @@ from torch import Tensor
 from dovetail.engine.cache.blocks import BlockPool
 from dovetail.errors import EngineError
 
-_ROOT = b""
-
 
 class BlockTable:
     """The cache rows of one sequence, by position."""
 
-    __slots__ = ("_first", "_index", "_size", "_within", "blocks", "keys")
+    __slots__ = ("_first", "_index", "_size", "_within", "blocks", "keys", "salt")
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, salt: bytes = b"") -> None:
         self.blocks: list[int] = []
+        # What the first key depends on beside its tokens.
+        self.salt = salt
         # Keys of the blocks that were published or found so far: a prefix of `blocks`.
         self.keys: list[bytes] = []
         self._size = block_size
@@ -88,22 +88,25 @@ class Tables:
     def __contains__(self, owner: str) -> bool:
         return owner in self._tables
 
-    def hash(self, owner: str, tokens: Sequence[int]) -> None:
-        """Compute the keys that `find_cached` and `begin` need, ahead of time."""
-        self._prompt_keys(owner, tokens)
+    def hash(self, owner: str, tokens: Sequence[int], salt: bytes = b"") -> None:
+        """Compute the keys that `find_cached` and `begin` need, ahead of time.
+
+        Prompts with different salts share no blocks.
+        """
+        self._prompt_keys(owner, tokens, salt)
 
     def has_keys(self, owner: str, tokens: Sequence[int]) -> bool:
         """Whether the keys of this prompt are computed, or none are needed."""
         computed = self._keys.get(owner)
         return not self._share or (computed is not None and computed[0] == len(tokens))
 
-    def begin(self, owner: str, tokens: Sequence[int], limit: int | None = None) -> int:
+    def begin(self, owner: str, tokens: Sequence[int], limit: int | None = None, salt: bytes = b"") -> int:
         """Open a table with the cached blocks of the prompt `tokens`, and return how many positions these cover.
 
         At most `limit` positions, and never all: the last token is computed again, to get its logits.
         """
-        table = self._tables[owner] = BlockTable(self.pool.block_size)
-        keys = self._prompt_keys(owner, tokens)
+        table = self._tables[owner] = BlockTable(self.pool.block_size, salt)
+        keys = self._prompt_keys(owner, tokens, salt)
         cached = self._cached_blocks(keys, limit)
         for key, block in zip(keys, cached, strict=False):
             self.pool.share(block)
@@ -112,10 +115,12 @@ class Tables:
         self._in_progress[owner] = set(keys[len(cached) :])
         return table.capacity
 
-    def find_cached(self, owner: str, tokens: Sequence[int], limit: int | None = None) -> tuple[int, int, bool]:
+    def find_cached(
+        self, owner: str, tokens: Sequence[int], limit: int | None = None, salt: bytes = b""
+    ) -> tuple[int, int, bool]:
         """How many positions `begin` would find in the cache, how many of their blocks no sequence uses now, and
         whether a running sequence is computing the block after them. At most `limit` positions count."""
-        keys = self._prompt_keys(owner, tokens)
+        keys = self._prompt_keys(owner, tokens, salt)
         keys = keys if limit is None else keys[: limit // self.pool.block_size]
         cached = self._cached_blocks(keys, None)
         idle = sum(self.pool.is_idle(block) for block in cached)
@@ -147,7 +152,7 @@ class Tables:
             key = (
                 prompt_keys[i]
                 if i < len(prompt_keys)
-                else self._key(table.keys[-1] if table.keys else _ROOT, tokens, i)
+                else self._key(table.keys[-1] if table.keys else table.salt, tokens, i)
             )
             table.keys.append(key)
             self.pool.publish(table.blocks[i], key)
@@ -176,7 +181,7 @@ class Tables:
             blocks.append(block)
         return blocks
 
-    def _prompt_keys(self, owner: str, tokens: Sequence[int]) -> list[bytes]:
+    def _prompt_keys(self, owner: str, tokens: Sequence[int], salt: bytes) -> list[bytes]:
         """Keys of the full blocks of `tokens`, without the block that holds the last token."""
         if not self._share:
             return []
@@ -184,7 +189,7 @@ class Tables:
             return self._keys[owner][1]
         keys: list[bytes] = []
         for i in range((len(tokens) - max(1, self._lookahead)) // self.pool.block_size):
-            keys.append(self._key(keys[-1] if keys else _ROOT, tokens, i))
+            keys.append(self._key(keys[-1] if keys else salt, tokens, i))
         self._keys[owner] = len(tokens), keys
         return keys
 

@@ -66,7 +66,7 @@ class ChainDrafter:
 
     def start(self, request: Request, cached: int) -> int:
         """How many tokens are in this cache too. For the others the target has to compute the features again."""
-        own = self._tables.begin(request.id, request.tokens, cached)
+        own = self._tables.begin(request.id, request.tokens, cached, request.cache_salt)
         self._slots[request.id] = Slots(own)
         return own
 

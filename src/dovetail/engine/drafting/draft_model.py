@@ -45,7 +45,8 @@ class DraftModel:
 
     def start(self, request: Request, cached: int) -> int:
         """Returns `cached`: the model needs no features, and computes the tokens that its own cache does not have."""
-        self._sequences[request.id] = _Sequence(self._tables.begin(request.id, request.tokens))
+        begun = self._tables.begin(request.id, request.tokens, salt=request.cache_salt)
+        self._sequences[request.id] = _Sequence(begun)
         return cached
 
     def observe(self, observed: Sequence[Observed]) -> None:

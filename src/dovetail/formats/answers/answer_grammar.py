@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 TEXT_AFTER_CALLS = Regex(r"[^<>\[\]{},;]{1,24}")
 
 
-_BLANKS = Regex(f"[{INVISIBLE}]+")
+#: What a reader cannot see.
+BLANKS = Regex(f"[{INVISIBLE}]+")
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -140,7 +141,7 @@ class AnswerGrammar:
         if asked.silent:
             after = call_envelope.after_text(self.content(), section, self.text_openers)
         else:
-            before, said = self.free_content(Maybe(_BLANKS)), self.answer_block(VisibleText(self.text_openers))
+            before, said = self.free_content(Maybe(BLANKS)), self.answer_block(VisibleText(self.text_openers))
             after = call_envelope.after_visible_text(before, said, section, self.text_openers)
         return Grammar(Concat((*reasoning, after, *closed)))
 

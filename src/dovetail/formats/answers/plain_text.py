@@ -11,14 +11,12 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
 from dovetail.events import INVISIBLE
-from dovetail.formats.answers.answer_grammar import AnswerGrammar
+from dovetail.formats.answers.answer_grammar import BLANKS, AnswerGrammar
 from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node, Regex, Repeat, TextUntil
 from dovetail.grammar.patterns import quoted
 
 #: Whitespace, as the inside of a regex's character class.
 BLANK = r" \t\r\n\f"
-#: What a reader cannot see.
-BLANKS = Regex(f"[{INVISIBLE}]+")
 #: How many first characters of a marker text may not contain: `</thi` is no HTML. The whole marker would cost xgrammar,
 #: which computes a mask for each state, half a second more per marker.
 _FORBIDDEN = 5

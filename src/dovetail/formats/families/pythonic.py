@@ -17,7 +17,7 @@ from dovetail.custom_tools import INPUT
 from dovetail.errors import InvalidRequest
 from dovetail.events import Call, Content, Message, Reasoning
 from dovetail.formats.answers import plain_text, value_grammar
-from dovetail.formats.answers.answer_grammar import Asked
+from dovetail.formats.answers.answer_grammar import BLANKS, Asked
 from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
 from dovetail.formats.declared import python_values
@@ -335,7 +335,7 @@ class PythonicAnswers(plain_text.PlainTextAnswers):
         if not self.format.always_marked:
             listed = Choice((Concat((Maybe(self.mark(TAG)), calls)), listed))
         said = Concat((text, Maybe(listed)))
-        called = Concat((Maybe(plain_text.BLANKS), listed))
+        called = Concat((Maybe(BLANKS), listed))
         answer = listed if asked.required else Choice((called, plain_text.perhaps(said) if asked.silent else said))
         return Grammar(Concat((*self.reasoning(asked.thinking), answer)))
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dovetail.events import Call, Message
-from dovetail.formats.answers.answer_grammar import Asked
+from dovetail.formats.answers.answer_grammar import BLANKS, Asked
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declared.declared import Declaration, DeclaredFormat, markup
 from dovetail.formats.declared.declared_answers import DeclaredAnswers
@@ -44,11 +44,13 @@ class SolarOpenAnswers(DeclaredAnswers):
         reasoning, calls = self.reasoning(asked.thinking), self.calls(asked.tools, asked.parallel)
         if asked.required:
             return Grammar(Concat((*reasoning, calls)))
-        content, end = super().answer_block(asked.text), self.mark(END)
-        said = Concat((content, Maybe(calls))), Concat((content, end))
-        next_message = Concat((content, end, self.mark(BEGIN + ROLE), calls))
-        nothing = (Concat(()),) if asked.silent else ()
-        return Grammar(Concat((*reasoning, Choice((calls, *said, next_message, *nothing)))))
+        said, end = super().answer_block(asked.text), self.mark(END)
+        before = super().answer_block(FreeText() if asked.silent else Maybe(BLANKS))
+        answers: list[Node] = [calls]
+        for content in (before, said):  # what comes before calls need not say anything
+            answers += [Concat((content, calls)), Concat((content, end, self.mark(BEGIN + ROLE), calls))]
+        answers += [said, Concat((said, end)), *((Concat(()),) if asked.silent else ())]
+        return Grammar(Concat((*reasoning, Choice(tuple(answers)))))
 
     def reasoning(self, thinking: bool) -> tuple[Node, ...]:
         block = self.mark(THINK), FreeText(), self.mark(END), self.mark(BEGIN + ROLE)

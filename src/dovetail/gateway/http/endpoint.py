@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
@@ -23,8 +24,8 @@ from dovetail.gateway.http.response import (
     streamed,
     whole,
 )
-from dovetail.gateway.limits.bodies import Bodies, Body, check_count
-from dovetail.gateway.limits.keys import Account, limited, metered
+from dovetail.gateway.limits.bodies import Bodies, Body, cache_salt, check_count
+from dovetail.gateway.limits.keys import Account, limited, metered, salted
 from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
 from dovetail.gateway.observe.capture import Captures
 from dovetail.gateway.observe.metrics import Metrics
@@ -183,7 +184,15 @@ class Endpoint:
         exchange = self._read(body, account)
         report.model, report.streams = exchange.model, exchange.streams
         check_model(exchange.model, self._serving.settings, account)
+        exchange.turn_request = self._salted(exchange.turn_request, cache_salt(body), account)
         return exchange
+
+    def _salted(self, request: TurnRequest, salt: str | None, account: Account | None) -> TurnRequest:
+        """`request` with the salt for the prompts that the engine caches, as far as the engine has such salts."""
+        if not self._serving.runner.salts_cache:
+            return request if salt is None else replace(request, omitted=(*request.omitted, "cache_salt"))
+        name = account.name if account is not None and self._serving.settings.salt_cache else None
+        return request if name is salt is None else replace(request, cache_salt=salted(name, salt))
 
     def _turn(self, exchange: Exchange, report: RequestReport, account: Account | None) -> PreparedTurn:
         request, captures = exchange.turn_request, self._serving.captures

@@ -6,7 +6,9 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Annotated
 
+import msgspec
 from starlette.requests import Request
 
 from dovetail.errors import EngineBusy, InvalidRequest, PayloadTooLarge, WrongMediaType
@@ -145,6 +147,30 @@ def check_count(body: bytes, most: int) -> None:
                 f"the request has more than {most:,} messages, parts of messages and tools, the limit of this server: "
                 "send fewer, or start it with a higher --max-messages"
             )
+
+
+class _Salted(msgspec.Struct):
+    cache_salt: msgspec.Raw = msgspec.Raw()
+
+
+_SALTED, _SALT = msgspec.json.Decoder(_Salted), msgspec.json.Decoder(Annotated[str, msgspec.Meta(min_length=1)] | None)
+
+
+def cache_salt(body: bytes) -> str | None:
+    """vLLM's field `cache_salt`, which a request of every API may have. Raises `InvalidRequest`.
+
+    What is no request is left to the decoder of its API.
+    """
+    if b'"cache_salt"' not in body:
+        return None
+    try:
+        field = _SALTED.decode(body).cache_salt
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    try:
+        return _SALT.decode(field) if bytes(field) else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest("cache_salt must be a text that is not empty", param="cache_salt") from error
 
 
 def _check_media_type(declared: str) -> None:

@@ -294,6 +294,14 @@ class Keyring:
         return hashlib.blake2b(digest, key=self._secret).digest()
 
 
+def salted(name: str | None, salt: str | None) -> str:
+    """The salt of cached prompts for the key `name` (None: keys share them) and the `salt` of the request (None: none).
+
+    An engine gets a digest: vLLM takes no text of more than 128 characters, and some characters nowhere.
+    """
+    return hashlib.sha256(msgspec.json.encode(("dovetail cache", name, salt))).hexdigest()
+
+
 def limited(request: TurnRequest, limits: KeyLimits) -> TurnRequest:
     """`request` with the limits on its answers. Raises `InvalidRequest`, which names the field, for more answers."""
     answers = request.choices * max(1, len(request.prompts))

@@ -76,6 +76,11 @@ class TurnRunner:
         """The most tokens of a prompt and its answer together."""
         return self._engine.info.context
 
+    @property
+    def salts_cache(self) -> bool:
+        """Whether the engine keeps cached prompts with different salts apart."""
+        return self._engine.info.salts_cache
+
     def warm_up(self) -> None:
         """Build the grammar library's view of the vocabulary: about a second for 160,000 tokens."""
         matcher.compile(Grammar(FreeText()), self._tokenizer, sorted(self._end_ids))

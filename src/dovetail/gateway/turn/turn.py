@@ -66,6 +66,7 @@ def completion_of(
         draft_tokens=request.extension.draft_tokens,
         gated=request.extension.gate is not False,
         report_drafts=recorded,
+        cache_salt=request.cache_salt,
         request_id=request.id if choice == 0 else f"{request.id}-{choice}",
         trace_context=request.trace.context,
     )

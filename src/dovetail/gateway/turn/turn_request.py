@@ -168,7 +168,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     number of the last ones. `omitted` lists the fields of the client's request that were left out. The response reports
     all of that in headers.
     With `fit_reasoning_effort`, a `reasoning_effort` that the model does not know becomes the nearest one.
-    `signed`: reasoning of the history with its signatures, which are checked. `trace` times the stages of the turn.
+    `cache_salt`: see `Completion`. `signed`: reasoning of the history with its signatures, which are checked. `trace`
+    times the stages of the turn.
     """
 
     id: str
@@ -197,6 +198,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     most_tokens: int | None = None
     truncate: int = 0
     omitted: tuple[str, ...] = ()
+    cache_salt: str | None = None
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
