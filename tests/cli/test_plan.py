@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dovetail.plan.options import OPTIONS
 from tests.checkpoints.configs import KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_DFLASH, QWEN3_8B_EAGLE3, write
 from tests.cli.conftest import Dovetail
 from tests.formats.chat_templates import HERMES, PLAIN, QWEN3, SMALL_CONTROLS
-from tests.formats.test_differencing import CONTROLS, HARMFUL, LISTED, template
+from tests.formats.test_differencing import CONTROLS, LISTED, template
 from tests.formats.test_registry import checkpoint
 
 
@@ -242,7 +243,6 @@ def test_a_drafters_target_with_a_nul_is_refused(tmp_path: Path, capsys: pytest.
             "warning",
             "tool calls are not read, because the chat template shows no calls: a history with a",
         ),
-        (HARMFUL["loops"] + LISTED, "warning", "tool calls are not read, because the chat template "),
         (
             LISTED.replace("<|calls|>", "<|im_end|>"),
             "warning",
@@ -250,7 +250,7 @@ def test_a_drafters_target_with_a_nul_is_refused(tmp_path: Path, capsys: pytest.
             "'<|im_end|>' ends a turn",
         ),
     ],
-    ids=["derived", "no calls", "harmful", "contradictory"],
+    ids=["derived", "no calls", "contradictory"],
 )
 def test_the_plan_says_how_a_template_of_its_own_is_read(
     plan: Any, tmp_path: Path, source: str, level: str, reads: str
@@ -278,3 +278,16 @@ def test_a_format_without_prompts_has_to_fit_the_chat_template(
     assert unlike in refused(capsys, "plan", folder, "--format", "qwen3")
     checkpoint(folder, template=PLAIN)
     assert "the chat template shows no calls" in refused(capsys, "serve", folder, "--format", "hermes")
+
+
+@pytest.mark.parametrize("command", [("render", "-", "--model"), ("plan",), ("serve",), ("formats", "--of")])
+@pytest.mark.parametrize("source", ["{{ [1] | slice(50000000) | list }}", "{{ ([1] * 5000000) | tojson }}"])
+def test_a_template_without_end_is_refused_with_its_reason(
+    dovetail: Dovetail, pair: Path, tmp_path: Path, command: tuple[str, ...], source: str
+) -> None:
+    folder = tmp_path / "evil"
+    shutil.copytree(pair / "target", folder)
+    (folder / "chat_template.jinja").write_text(source)
+    done = dovetail(*command, folder, input='{"messages": [{"role": "user", "content": "hi"}]}')
+    assert done.returncode == 2
+    assert done.stderr.startswith("dovetail: the model cannot answer even `hi`: the chat template loops"), done.stderr

@@ -308,7 +308,7 @@ def test_templates_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"chat_template.jinja cannot be read as text"):
         dovetail.format(folder)
     (folder / "chat_template.jinja").write_text("{{ messages }}" * 500_000)
-    with pytest.raises(CheckpointError, match=r"7,000,000 characters: at most 262,144 are read"):
+    with pytest.raises(CheckpointError, match=r"7,000,000 characters: at most 65,536 are read"):
         dovetail.format(folder)
 
 
@@ -318,8 +318,8 @@ def test_a_template_with_endless_loops_is_stopped(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, "<|im_end|>")
     loop, end = "{% for i in range(99999) %}", "{% endfor %}"
     (folder / "chat_template.jinja").write_text(loop * 2 + end * 2)
-    with pytest.raises(RenderError, match="loops more than"):
-        dovetail.format(folder).render([user()])
+    with pytest.raises(CheckpointError, match="loops more than"):
+        dovetail.format(folder)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

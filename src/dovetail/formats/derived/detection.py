@@ -15,7 +15,7 @@ from dovetail.checkpoints.fields import Fields
 from dovetail.checkpoints.files import read_optional
 from dovetail.checkpoints.generation import read_eos_ids
 from dovetail.checkpoints.tokenizer_files import TokenizerFiles
-from dovetail.errors import CheckpointError, DovetailError
+from dovetail.errors import CheckpointError, DovetailError, RenderError
 from dovetail.formats.base import Format
 from dovetail.formats.declarations import in_typescript
 
@@ -118,6 +118,18 @@ def _by_names(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) -> 
     return fmt.because_of(f"its config.json says {checkpoint.model_name}, and it has no chat template")
 
 
+def _check_template(own: Format) -> None:
+    """Raise `CheckpointError` for a chat template that does too much with the shortest conversation."""
+    from dovetail.formats.derived.limits import LimitReached
+
+    try:
+        own.render([{"role": "user", "content": "hi"}])
+    except LimitReached as error:
+        raise CheckpointError(f"the model cannot answer even `hi`: {error.message}") from error
+    except RenderError:  # it refuses this one
+        return
+
+
 def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) -> Format:
     from dovetail.formats.derived.jinja import jinja
     from dovetail.formats.derived.template import Template
@@ -130,6 +142,7 @@ def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) 
         with_tools=Template(with_tools.source, checkpoint.special),
         ends=checkpoint.ends,
     )
+    _check_template(own)
     differences: dict[str, str] = {}
     for name, kind in families.items():
         fmt = kind()

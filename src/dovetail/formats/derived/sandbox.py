@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime
 import functools
 import json
+import operator
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -23,19 +25,31 @@ import jinja2.visitor
 from markupsafe import Markup
 
 from dovetail.errors import RenderError
-from dovetail.formats.derived.limits import CHECKED, Limits, check_format, check_length, check_operation, check_product
+from dovetail.formats.derived.limits import (
+    MAX_LENGTH,
+    SHORT,
+    Limits,
+    check_call,
+    check_comparison,
+    check_copy,
+    check_filter,
+    check_format,
+    check_length,
+    check_operation,
+    check_product,
+    check_text,
+    check_value,
+    listed,
+)
 from dovetail.formats.derived.traced import Escaping, Mixture, Traced, joined
-
-#: Characters. A text of at most this length is not checked when it is made from others.
-_SHORT = 1024
 
 
 def _output(parts: Iterable[str]) -> str:
     """The output of a template, a block or a macro."""
-    listed = list(parts)
-    if (length := sum(map(len, listed))) > _SHORT:
+    texts = list(parts)
+    if (length := sum(map(len, texts))) > SHORT:
         check_length(length)
-    return joined(listed)
+    return joined(texts)
 
 
 class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -47,14 +61,9 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         extensions = [_Generation, jinja2.ext.loopcontrols]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=_printed)
-        self.filters = {name: _traced_filter(function, name in _TRACING) for name, function in self.filters.items()}
-        self.filters |= {
-            "tojson": _to_json,
-            "safe": _safe,
-            "escape": _escape,
-            "e": _escape,
-            "forceescape": _escape_again,
-        }
+        own = {"tojson": _to_json, "safe": _safe, "escape": _escape, "e": _escape, "forceescape": _escape_again}
+        self.filters = {name: _filter(name, function) for name, function in (self.filters | own).items()}
+        self.tests |= {name: _comparison(name) for name in self.tests if name in _OPERATORS or name in _TESTS}
         self.globals |= {
             "raise_exception": _raise_exception,
             "strftime_now": lambda layout: datetime.datetime.now().strftime(layout),
@@ -63,6 +72,9 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             "lipsum": _lipsum,
             "_joined": _concatenated,
             "_added": _added,
+            "_compared": _compared,
+            "_counted": _counted,
+            "_part": _part,
         }
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
@@ -75,7 +87,7 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         if operator == "*":
             check_product(left, right)
         if operator == "%":
-            check_format(left)
+            check_format(left, right if isinstance(right, tuple) else (right,))
         return _traced_result(super().call_binop(context, operator, left, right), right)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -94,15 +106,19 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:
         kind = type(function)
-        if function is _concatenated or function is _added or kind is Limits:
+        if kind is Limits or (kind is types.FunctionType and function in _OF_REWRITES):
             return function(*arguments)
         if kind in _TEMPLATE_CALLABLES:
             context.get("_count_passes").spend()
         owner = getattr(function, "__self__", None)
         # Jinja passes the variables of loops and blocks too. Only functions that take the context may receive them.
         scopes = {name: named.pop(name) for name in ("_loop_vars", "_block_vars") if name in named}
-        if isinstance(owner, str):
-            check_operation(function.__name__, owner, arguments, named)
+        if kind not in _TEMPLATE_CALLABLES:
+            name = getattr(function, "__name__", "")
+            if name == "join":
+                arguments = tuple(map(listed, arguments))
+            method = getattr(function, "__wrapped__", None)  # the base class wraps `format` and `format_map`
+            check_call(name, owner if method is None else getattr(method, "__self__", None), arguments, named)
         if kind is jinja2.runtime.Macro or type(owner) in _METHODS:
             result = function(*arguments, **named)
         else:
@@ -153,22 +169,27 @@ _METHODS = {
 }
 
 
-#: What Jinja passes to filters before their input.
-_SCOPES = (jinja2.Environment, jinja2.nodes.EvalContext, jinja2.runtime.Context)
 #: Filters that return their input, or a string made by the input's own methods, so that the result is traced.
 _TRACING = frozenset("attr d default first last max min random replace reverse string trim truncate".split())
 
 
-def _traced_filter(function: Callable[..., Any], tracing: bool) -> Callable[..., Any]:
-    name = function.__name__.removeprefix("do_").removeprefix("_")
+def _filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter `name`, counted and traced.
 
+    It takes the context, as Jinja runs all other filters of constants while it compiles, outside the limits.
+    """
+    tracing, scope = name in _TRACING, getattr(function, "jinja_pass_arg", None)
+
+    @jinja2.pass_context
     @functools.wraps(function)
-    def filter(*arguments: Any, **named: Any) -> Any:
-        if name in CHECKED:
-            values = [value for value in arguments if not isinstance(value, _SCOPES)]
-            check_operation(name, values[0], tuple(values[1:]), named)
-        result = function(*arguments, **named)
-        if tracing and any(isinstance(argument, Traced) for argument in arguments[:2]):  # the context may come first
+    def filter(context: jinja2.runtime.Context, *arguments: Any, **named: Any) -> Any:
+        if name == "join":
+            arguments = tuple(map(listed, arguments))
+        check_filter(name, [*arguments], named)
+        result = function(*_SCOPES[scope](context), *arguments, **named)
+        if isinstance(result, types.GeneratorType):
+            return context["_count_passes"](result)
+        if tracing and isinstance(arguments[0], Traced):
             return result
         if isinstance(result, Mixture) and not tracing:
             return Traced(str.__str__(result))
@@ -179,9 +200,21 @@ def _traced_filter(function: Callable[..., Any], tracing: bool) -> Callable[...,
 
 def _traced_result(result: Any, *arguments: Any) -> Any:
     """`result`, which counts as the request's text if it is a plain string and an argument may contain such text."""
-    if isinstance(result, str) and not isinstance(result, Traced | Markup) and _may_contain_traced(arguments):
-        return Traced(str.__str__(result))
+    if isinstance(result, str) and not isinstance(result, Traced | Markup):
+        check_value(arguments)
+        if _may_contain_traced(arguments):
+            return Traced(str.__str__(result))
     return result
+
+
+_PASSED = type(jinja2.pass_context(lambda _: None).jinja_pass_arg)  # type: ignore[attr-defined]
+#: What a filter takes before its input.
+_SCOPES: Mapping[Any, Callable[[jinja2.runtime.Context], tuple[Any, ...]]] = {
+    None: lambda context: (),
+    _PASSED.context: lambda context: (context,),
+    _PASSED.eval_context: lambda context: (context.eval_ctx,),
+    _PASSED.environment: lambda context: (context.environment,),
+}
 
 
 #: Types that never contain text of the request.
@@ -199,13 +232,16 @@ _WITHOUT_TEXT = (
 def _printed(value: Any) -> str:
     kind = type(value)
     if kind is str or kind is Traced or kind is Mixture:
+        if len(value) > SHORT:
+            check_text(value)
         return value  # type: ignore[no-any-return]  # mypy does not narrow by `type(…) is`
+    check_value(value)
     return value.traced if isinstance(value, Escaping) else _traced_result(str(value), value)
 
 
 def _concatenated(*parts: Any) -> str:
     text = joined(map(_printed, parts))
-    if len(text) > _SHORT:
+    if len(text) > SHORT:
         check_length(len(text))
     return text
 
@@ -213,9 +249,52 @@ def _concatenated(*parts: Any) -> str:
 def _added(left: Any, right: Any) -> Any:
     """``left + right`` in a place from which the template may add to the result again."""
     result = left + right
-    if isinstance(result, str | list) and len(result) > _SHORT:
+    if isinstance(result, str | list) and len(result) > SHORT:
         check_length(len(result))
     return result
+
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "gt": operator.gt,
+    "gteq": operator.ge,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "in": lambda left, right: left in right,
+    "notin": lambda left, right: left not in right,
+}
+#: Other names of the operators, as tests have them.
+_TESTS = {
+    **{"==": "eq", "equalto": "eq", "!=": "ne", ">": "gt", "greaterthan": "gt", ">=": "gteq", "ge": "gteq"},
+    **{"<": "lt", "lessthan": "lt", "<=": "lteq", "le": "lteq"},
+}
+
+
+def _compared(operator: str, left: Any, right: Any) -> Any:
+    check_comparison(operator, left, right)
+    return _OPERATORS[operator](left, right)
+
+
+def _comparison(name: str) -> Callable[[Any, Any], Any]:
+    return functools.partial(_compared, _TESTS.get(name, name))
+
+
+def _counted(value: Any) -> Any:
+    """`value`, of which a walk is counted."""
+    check_value(value)
+    return value
+
+
+def _part(value: Any, *of: Any) -> Any:
+    """A slice of `value`."""
+    part = value[slice(*of)]
+    check_copy(part)
+    return part
+
+
+#: The functions that calls of `_Rewrite` call.
+_OF_REWRITES = frozenset((_concatenated, _added, _compared, _counted, _part))
 
 
 def _may_contain_traced(value: Any) -> bool:
@@ -238,9 +317,12 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _Rewrite(jinja2.visitor.NodeTransformer):
-    """Makes loops call `_count_passes`, `a ~ b` call `_joined`, and sums that may grow call `_added`."""
+    """Makes loops call `_count_passes`, `a ~ b` call `_joined`, and sums that may grow call `_added`.
 
-    _growing = 0  # how many assignments, macros and calls are around the current node
+    Comparisons, slices and keys that may take long call `_compared`, `_part` and `_counted`.
+    """
+
+    _growing = 1  # how many assignments, macros and calls are around the current node, and 1 for what is not printed
 
     def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.For:
         self.generic_visit(node)
@@ -249,6 +331,39 @@ class _Rewrite(jinja2.visitor.NodeTransformer):
 
     def visit_ScopedEvalContextModifier(self, node: jinja2.nodes.ScopedEvalContextModifier) -> NoReturn:
         raise jinja2.TemplateSyntaxError("a chat template cannot use autoescape", node.lineno)
+
+    def visit_Output(self, node: jinja2.nodes.Output) -> jinja2.nodes.Output:
+        self._growing -= 1  # `_printed` counts it
+        self.generic_visit(node)
+        self._growing += 1
+        return node
+
+    def visit_Compare(self, node: jinja2.nodes.Compare) -> jinja2.nodes.Expr:
+        self.generic_visit(node)
+        sides = [node.expr, *(operand.expr for operand in node.ops)]
+        if any(isinstance(side, jinja2.nodes.Const) for side in (sides if node.ops[0].op not in _IN else sides[1:])):
+            return node  # no longer than the template
+        if len(sides) > 2:
+            node.expr = _call("_counted", [node.expr], node.lineno)
+            for operand in node.ops:
+                operand.expr = _call("_counted", [operand.expr], node.lineno)
+            return node
+        return _call("_compared", [jinja2.nodes.Const(node.ops[0].op), *sides], node.lineno)
+
+    def visit_Getitem(self, node: jinja2.nodes.Getitem) -> jinja2.nodes.Expr:
+        self.generic_visit(node)
+        if isinstance(node.arg, jinja2.nodes.Slice):
+            ends = (node.arg.start, node.arg.stop, node.arg.step)
+            return _call("_part", [node.node, *(each or jinja2.nodes.Const(None) for each in ends)], node.lineno)
+        if not isinstance(node.arg, jinja2.nodes.Const):
+            node.arg = _call("_counted", [node.arg], node.lineno)
+        return node
+
+    def visit_Pair(self, node: jinja2.nodes.Pair) -> jinja2.nodes.Pair:
+        self.generic_visit(node)
+        if not isinstance(node.key, jinja2.nodes.Const):
+            node.key = _call("_counted", [node.key], node.lineno)
+        return node
 
     def visit_Add(self, node: jinja2.nodes.Add) -> jinja2.nodes.Expr:
         self.generic_visit(node)
@@ -265,6 +380,9 @@ class _Rewrite(jinja2.visitor.NodeTransformer):
     def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Call:
         self.generic_visit(node)
         return _call("_joined", node.nodes, node.lineno)
+
+
+_IN = ("in", "notin")
 
 
 def _call(name: str, arguments: list[Any], line: int) -> jinja2.nodes.Call:
@@ -311,7 +429,14 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> Traced:
-    check_operation("tojson", value, (indent,), {})
-    return Traced(
-        json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    )
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    if indent is None:
+        return Traced(encoder.encode(value))
+    parts, length = [], 0
+    for part in encoder.iterencode(value):  # what is nested deep is mostly indentation
+        parts.append(part)
+        length += len(part)
+        if length > MAX_LENGTH:
+            break
+    check_length(length)
+    return Traced("".join(parts))

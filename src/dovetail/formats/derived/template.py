@@ -26,8 +26,8 @@ from dovetail.tokens import Prompt
 #: Passes through all loops of one rendering. A template that goes through 10,000 messages for each of 100 of them needs
 #: a million.
 MAX_LOOP_PASSES = 5_000_000
-#: Characters of a template. Real ones have about 20,000; a template of this size takes seconds to compile.
-MAX_TEMPLATE_LENGTH = 256 * 1024
+#: Characters of a template. Real ones have about 20,000; the worst template of this size takes 4 s to compile.
+MAX_TEMPLATE_LENGTH = 64 * 1024
 
 #: Variables that the environment or `Template.render` sets. Any other variable is an option of the template.
 _PROVIDED = frozenset(
@@ -60,9 +60,10 @@ class Template:
         self._special = dict(special or {})
         environment = Environment()
         try:
-            self._template = environment.from_string(source)
             tree = environment.parse(source)
             names = _options(tree)
+            code = environment.compile(tree)
+            self._template = environment.template_class.from_code(environment, code, environment.make_globals(None))
         except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
             raise CheckpointError(f"the chat template cannot be read: {error}") from error
         #: Whether the same conversation may be rendered in two ways.
