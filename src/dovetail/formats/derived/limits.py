@@ -116,8 +116,10 @@ def check_value(value: Any) -> None:
         limits.spend(_passes(value, limits.remaining))
 
 
-_VIEWS = type({}.keys()), type({}.values()), type({}.items())
-_CONTAINERS = (dict, list, tuple, set, frozenset, *_VIEWS, jinja2.utils.Namespace)
+_EMPTY: dict[Any, Any] = {}
+_VIEWS = type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items())
+_CONTAINERS: tuple[type[Any], ...] = (dict, list, tuple, set, frozenset, *_VIEWS, jinja2.utils.Namespace)
+_JOINED: tuple[type[Any], ...] = (str, range, dict, list, tuple, set, frozenset, *_VIEWS)
 
 
 def _passes(value: Any, most: int) -> int:
@@ -131,7 +133,7 @@ def _passes(value: Any, most: int) -> int:
             passes += each.bit_length() // _BITS
         elif isinstance(each, _CONTAINERS):
             if isinstance(each, jinja2.utils.Namespace):
-                each = each._Namespace__attrs  # type: ignore[attr-defined]
+                each = each._Namespace__attrs
             passes += len(each) + 1
             if passes <= most:
                 left.extend(each)
@@ -219,13 +221,11 @@ def check_operation(name: str, value: Any, arguments: tuple[Any, ...], named: Ma
         _check_padding(name, value, values)
     elif name == "replace" and len(values) >= 2 and isinstance(values[0], str):
         check_value(value)
-        text = value if isinstance(value, str) else str(value)
-        count = text.count(values[0]) if values[0] else len(text) + 1
-        check_length(len(text) + count * len(str(values[1])))
+        whole = value if isinstance(value, str) else str(value)
+        count = whole.count(values[0]) if values[0] else len(whole) + 1
+        check_length(len(whole) + count * len(str(values[1])))
     elif name == "join":  # of a text, or of a list by the filter
-        parts, between = (values[0], value) if isinstance(value, str) and values else (value, "".join(map(str, values)))
-        if isinstance(parts, (str, range, *_CONTAINERS)):
-            check_length(sum(len(part) if isinstance(part, str) else 0 for part in parts) + len(parts) * len(between))
+        _check_join(*((values[0], value) if isinstance(value, str) and values else (value, "".join(map(str, values)))))
     elif name in ("format", "format_map"):
         check_format(value, values)
     elif name == "translate" and values and isinstance(values[0], Mapping):
@@ -234,6 +234,11 @@ def check_operation(name: str, value: Any, arguments: tuple[Any, ...], named: Ma
         chars = max((len(each) for each in values if isinstance(each, str)), default=0)
         if chars > SHORT and isinstance(value, str):
             check_length(len(value) * (chars // SHORT))
+
+
+def _check_join(parts: Any, between: str) -> None:
+    if isinstance(parts, _JOINED):
+        check_length(sum(len(part) for part in parts if isinstance(part, str)) + len(parts) * len(between))
 
 
 def _check_padding(name: str, value: Any, values: tuple[Any, ...]) -> None:
