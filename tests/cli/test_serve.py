@@ -338,6 +338,25 @@ def test_the_page_of_recordings_is_named(pair: Path, options: dict[str, Any], na
     assert ("http://127.0.0.1:8000/inspect" in console.file.getvalue()) == named
 
 
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({"host": "0.0.0.0", "record": "r"}, ["clients need no key", "everybody there can read the recordings"]),
+        ({"host": "0.0.0.0"}, ["clients need no key"]),
+        ({"record": "r"}, []),
+    ],
+)
+def test_who_can_read_the_recordings_of_an_open_server_is_said(
+    pair: Path, options: dict[str, Any], warned: list[str]
+) -> None:
+    console = Console(file=io.StringIO(), width=400)
+    serve._introduce(resolve(str(pair / "target"), options), NO_KEYS, console)
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    texts = ("clients need no key", "everybody there can read the recordings")
+    assert [text for text in texts if text in printed] == warned
+
+
 def test_where_responses_are_stored(pair: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     target = str(pair / "target")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -17,7 +17,7 @@ from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, ValidatedCall
 from dovetail.grammar.schemas.check import Checker
 from dovetail.tokens import Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, prepared
 from tests.tools import taking, tool
 
 pytestmark = pytest.mark.anyio
@@ -217,3 +217,18 @@ async def test_the_event_loop_does_not_wait_for_a_long_validation(items: int) ->
     others.cancel()
     defect = Defect("schema_mismatch", MISMATCH["detail"] if items == 2 else "call 0")
     assert checked == [*events[:3], defect, *events[3:]]
+
+
+@pytest.mark.parametrize(
+    ("choice", "required"),
+    [("required", True), ({"type": "function", "function": {"name": "tag"}}, True), ("auto", False), (None, False)],
+)
+async def test_a_required_call_that_is_missing_is_a_defect(tok: Tokenizer, choice: Any, required: bool) -> None:
+    """An engine behind HTTP may ignore the grammar."""
+    schemas = prepared(tok, tools=[TOOL], tool_choice=choice).schemas
+    said: list[Event] = [Content("I would rather not.")]
+    called: list[Event] = [CallStart(0, "a", "tag"), CallArguments(0, '{"tags": [1]}'), CallEnd(0)]
+    for events, reason, missing in ((said, "stop", required), (said, "length", False), (called, "stop", False)):
+        validator = AnswerValidator(schemas)
+        defects = [*await validator.feed(events), *await validator.finish(reason)][len(events) :]
+        assert [each.kind for each in defects if isinstance(each, Defect)] == ["missing_call"] * missing

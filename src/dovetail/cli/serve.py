@@ -280,6 +280,8 @@ def _introduce(plan: Plan, keys: ClientKeys, console: Console) -> None:
             f"warning: {host} is open to other machines, and without --api-key-file, --api-keys or {CLIENT_KEY} "
             "clients need no key"
         )
+        if plan.value("record") is not None:
+            warning += ": everybody there can read the recordings of all prompts and answers"
         console.print(Text(warning, PROBLEM))
     if plan.value("record") is not None and plan.value("uds") is None:  # no browser reaches a Unix socket
         console.print(Text.assemble("recordings at ", (f"{address_of(plan)}/inspect", "bold green")))

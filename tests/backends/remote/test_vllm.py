@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -564,3 +565,31 @@ def test_a_key_is_never_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         run(main)
     assert "s3cret" not in caplog.text
+
+
+def test_a_byte_order_mark_costs_no_token() -> None:
+    page = codecs.BOM_UTF8 + sse(vllm_chunk([10]), vllm_chunk([11], "length"), _USAGE, b"[DONE]")
+    for size in (1, 2, 4, len(page)):
+        batches = answered(*(page[at : at + size] for at in range(0, len(page), size)))
+        assert ids_of(batches) == [10, 11] and batches[-1].cached == 2
+
+
+@pytest.mark.parametrize(
+    ("cached", "drafted", "accepted", "believed"),
+    [
+        (2, 6, 4, (2, 6, 4)),
+        (99999999999, 6, 4, (0, 6, 4)),
+        (2, 6, 7, (2, None, 0)),
+        (2, 99999999999, 4, (2, None, 0)),
+        (2, 99999999999, 99999999999, (2, None, 0)),
+    ],
+)
+def test_counts_that_cannot_be_are_not_passed_on(cached: int, drafted: int, accepted: int, believed: Any) -> None:
+    counts = {"num_draft_tokens": drafted, "num_accepted_draft_tokens": accepted}
+    event = {
+        "choices": [],
+        "usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": cached}},
+        "metrics": {"speculative_decoding": counts},
+    }
+    (batch,) = answered(sse(vllm_chunk([10, 11], "length"), event), metrics=_SPECULATES)
+    assert (batch.cached, batch.drafted, batch.accepted) == believed

@@ -6,6 +6,7 @@ A failure of the connection raises `ServerLost`. An answer with another status t
 from __future__ import annotations
 
 import asyncio
+import codecs
 import socket
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -124,12 +125,13 @@ class Http:
                     raise refusal(self._name, response.status, whole, response.headers.get("Retry-After"))
                 streams = response.content_type == "text/event-stream"
                 most = _EVENT_BYTES if streams else _ANSWER_BYTES
-                rest, size = bytearray(), 0
+                rest, size, mark = bytearray(), 0, codecs.BOM_UTF8
                 while chunk := await self._chunk(response.content, healthy):
                     rest += chunk
                     size += len(chunk)  # comments count too, because a server may send them for ever
                     if streams and b"\n" in chunk:
-                        *lines, unread = bytes(rest).split(b"\n")
+                        *lines, unread = bytes(rest).removeprefix(mark).split(b"\n")
+                        mark = b""
                         rest = bytearray(unread)
                         events = [line[5:].strip() for line in lines if line.startswith(b"data:")]
                         for start in range(0, len(events), SLICE):
@@ -139,7 +141,7 @@ class Http:
                     if size > most:
                         raise EngineError(f"{self._name} sent {size} bytes without an event")
                 if not streams:
-                    yield [bytes(rest)]
+                    yield [bytes(rest).removeprefix(mark)]
         except (aiohttp.ClientError, OSError) as error:
             raise _lost(self._name, error) from error
 

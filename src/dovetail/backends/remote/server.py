@@ -26,6 +26,8 @@ from dovetail.errors import DovetailError, EngineBusy, EngineError, EngineTimeou
 _log = logging.getLogger(__name__)
 
 #: Seconds to wait for the events after the last tokens: the usage, and the end of the stream.
+#: Draft tokens for each token of an answer; no server drafts more in a step.
+_MOST_DRAFTS = 256
 _TAIL_S = 1.0
 METRICS_S = 2.0
 #: Seconds until a healthy server that must not be used is checked again.
@@ -270,7 +272,7 @@ class Server:
                         batch = msgspec.structs.replace(batch, drafted=drafted, cached=None)
                         if batch.finish is not None:
                             await self._read_tail(read.rest, events, reader, ended)
-                            yield self._with_totals(batch, reader)
+                            yield self._with_totals(batch, reader, completion, completion.max_tokens - remaining)
                             return
                         yield batch
                     if read.error is not None:
@@ -373,18 +375,21 @@ class Server:
             raise EngineError(f"{self.name} sent more than the {completion.max_tokens} tokens of the request")
         return batch
 
-    def _with_totals(self, batch: TokenBatch, reader: Reader) -> TokenBatch:
-        """`batch`, the last one, with the counts of the whole answer."""
-        drafts = reader.drafts
-        if drafts is None:
-            return msgspec.structs.replace(batch, cached=reader.cached)
+    def _with_totals(self, batch: TokenBatch, reader: Reader, completion: Completion, tokens: int) -> TokenBatch:
+        """`batch`, the last one, with the counts of the whole answer, which has `tokens` tokens.
+
+        Counts that cannot be are left out, because they are added up for metrics and bills.
+        """
+        cached, drafts = reader.cached if reader.cached <= len(completion.prompt) else 0, reader.drafts
+        if drafts is None or not drafts.accepted <= drafts.drafted <= _MOST_DRAFTS * (tokens + 1):
+            return msgspec.structs.replace(batch, cached=cached)
         by_position = itertools.zip_longest(self._drafts.by_position, drafts.by_position, fillvalue=0)
         self._drafts = Drafts(
             self._drafts.drafted + drafts.drafted,
             self._drafts.accepted + drafts.accepted,
             tuple(before + now for before, now in by_position),
         )
-        return msgspec.structs.replace(batch, cached=reader.cached, drafted=drafts.drafted, accepted=drafts.accepted)
+        return msgspec.structs.replace(batch, cached=cached, drafted=drafts.drafted, accepted=drafts.accepted)
 
 
 def _joined(batches: Sequence[TokenBatch]) -> TokenBatch | None:

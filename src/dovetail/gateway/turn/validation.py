@@ -14,7 +14,7 @@ import msgspec
 from dovetail.conversation import Tool, Tools
 from dovetail.errors import SchemaRefused
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
-from dovetail.formats.answers.tool_choice import usable
+from dovetail.formats.answers.tool_choice import requires_call, usable
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.grammar.inputs.check import InputChecker
 from dovetail.grammar.schemas.check import Checker, Fault, Kind, RegexBudget, checker
@@ -34,12 +34,13 @@ class ValidatedCall(msgspec.Struct, frozen=True):
 class AnswerSchemas(msgspec.Struct, frozen=True):
     """What an answer is validated against: a checker for each tool by name, and one for content (None: any text).
 
-    `unchecked` lists the fields of the request whose schemas cannot be used at all.
+    `unchecked` lists the fields of the request whose schemas cannot be used at all. `required`: an answer has to call.
     """
 
     tools: Mapping[str, Checker | InputChecker]
     content: Checker | None
     unchecked: tuple[str, ...] = ()
+    required: bool = False
 
 
 def answer_schemas(request: TurnRequest, tools: Tools) -> AnswerSchemas:
@@ -70,7 +71,7 @@ def answer_schemas(request: TurnRequest, tools: Tools) -> AnswerSchemas:
     content = None
     if (wanted := request.response_format) is not None:
         content = checker(wanted.schema, wanted.origin, regex_budget)
-    return AnswerSchemas(checkers, content, tuple(unchecked))
+    return AnswerSchemas(checkers, content, tuple(unchecked), requires_call(request.tool_choice))
 
 
 def _input_checker(tool: Tool, origin: str) -> tuple[Checker | InputChecker, list[str]]:
@@ -132,6 +133,8 @@ class AnswerValidator:
         defects: list[Event] = []
         if reason == "stop":
             defects += self._unended()
+            if self._schemas.required and not self._called:  # the engine did not keep to the grammar
+                defects.append(Defect("missing_call", "tool_choice asks for a call"))
         if reason != "length":
             defects += await self._content_defects()
         return defects
