@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.engine.greedy import GreedyConstraint
-from dovetail.engine.masks import MaskRows
+from dovetail.engine.masks import GreedyConstraint, MaskRows
 from dovetail.engine.verify import verify_greedy
 from tests.engine.constraints import Automaton, Counted
 

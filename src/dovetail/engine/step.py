@@ -15,8 +15,7 @@ from torch import Tensor
 
 from dovetail.completion import Constraint, TokenBatch
 from dovetail.engine.drafting.base import NO_DRAFT, Draft, Observed
-from dovetail.engine.greedy import GreedyConstraint
-from dovetail.engine.masks import MaskEntry, MaskRows, constraint_failed
+from dovetail.engine.masks import GreedyConstraint, MaskEntry, MaskRows, constraint_failed
 from dovetail.engine.models.base import ForwardBatch, Model, collate
 from dovetail.engine.overlap import Overlap
 from dovetail.engine.parallel.group import RankLost
