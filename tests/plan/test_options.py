@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.checkpoints.methods import Method
+from dovetail.checkpoints.methods import LOOKUPS, Method
 from dovetail.errors import PlanError
-from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.option import Option
 from dovetail.plan.options import BY_NAME, OPTIONS, validated
 from tests.plan.samples import SAMPLES

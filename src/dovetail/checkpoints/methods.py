@@ -39,6 +39,14 @@ BLOCK_METHODS = ("dflash", "dspark", "domino")
 #: Methods that read the target's hidden states, so that target and drafter must be made for each other.
 READS_TARGET = ("eagle", "eagle3", "peagle", "mtp", "medusa", "mlp_speculator", *BLOCK_METHODS)
 
+#: Methods of drafters that the embedded engine runs.
+OF_EMBEDDED = ("eagle3", "peagle", "mtp", "draft_model")
+#: Methods that look earlier text up and have no weights.
+LOOKUPS = ("ngram", "suffix")
+#: Of n-gram lookup, the shortest match with which tool calls were reported clean; matches of 2 corrupted about half of
+#: them (https://github.com/vllm-project/vllm/issues/40875).
+CLEAN_LOOKUP = 8
+
 
 def is_drafter(config: Fields) -> bool:
     """Whether the config is a drafter's. An unknown kind of speculators model counts as a drafter."""

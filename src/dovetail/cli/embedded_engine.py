@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from dovetail.checkpoints.methods import LOOKUPS
 from dovetail.completion import Engine
 from dovetail.engine.settings import INSIDE, LOOKUP, EngineSettings
 from dovetail.errors import PlanError
 from dovetail.plan import Plan
 from dovetail.plan.defaults import expected_acceptance
-from dovetail.plan.methods import LOOKUPS
 
 
 def embedded_engine(plan: Plan, progress: Callable[[int, int], None] | None = None) -> Engine:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from dovetail.checkpoints.cache_scales import cache_scales
+from dovetail.checkpoints.tensor_files import cache_scales
 from dovetail.engine.attention.latent_rows import row_bytes
 from dovetail.engine.cache.blocks import BlockPool
 from dovetail.engine.config import Eagle3Config, MTPConfig, TargetConfig

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail.checkpoints.drafter import Drafter, mtp_drafter
+from dovetail.checkpoints.methods import LOOKUPS
 from dovetail.errors import DovetailError
 from dovetail.plan import defaults, fit, memory, pairing
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.embedded import LOOKUP
 from dovetail.plan.layers import Setting
 from dovetail.plan.memory import Layout
-from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.recipe import Facts, Figure, Recipe, may_run_on, named
 
 _FP8_SINCE = (8, 9)  # the lowest compute capability with FP8

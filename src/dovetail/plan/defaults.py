@@ -8,13 +8,13 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from dovetail.checkpoints.methods import CLEAN_LOOKUP
 from dovetail.errors import PlanError
 from dovetail.gate import per_draft
 from dovetail.plan import memory, pairing, parallel
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.embedded import LOOKUP_TOKENS
 from dovetail.plan.layers import Setting
-from dovetail.plan.methods import CLEAN_LOOKUP
 from dovetail.plan.options import OPTIONS
 from dovetail.plan.recipe import Recipe, every
 

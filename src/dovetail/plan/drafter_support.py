@@ -7,7 +7,7 @@ TensorRT-LLM's documentation of speculative decoding.
 from __future__ import annotations
 
 from dovetail.checkpoints.drafter import Drafter
-from dovetail.plan.methods import OF_EMBEDDED
+from dovetail.checkpoints.methods import OF_EMBEDDED
 
 
 def cannot_run(drafter: Drafter, engine: str) -> str | None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail.checkpoints.drafter import Drafter
+from dovetail.checkpoints.methods import LOOKUPS
 from dovetail.errors import PlanError
 from dovetail.plan.layers import Layer, Setting, overlay
-from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.options import BY_NAME
 
 Settings = Mapping[str, Setting[Any]]

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.checkpoints.cache_scales import cache_scales
 from dovetail.checkpoints.files import has_weights
-from dovetail.checkpoints.tensor_files import read_headers
+from dovetail.checkpoints.methods import LOOKUPS, OF_EMBEDDED
+from dovetail.checkpoints.tensor_files import cache_scales, read_headers
 from dovetail.engine.compute import kernels_here
 from dovetail.engine.config import drafter_config, mtp_config, target_config
 from dovetail.engine.parallel.shards import rank_parameters
@@ -23,7 +23,6 @@ from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.layers import Setting
-from dovetail.plan.methods import LOOKUPS, OF_EMBEDDED
 from dovetail.plan.options import BY_NAME, GATE
 from dovetail.plan.parallel import OF_EMBEDDED as RANKS
 from dovetail.plan.parallel import embedded_sizes, why_not_embedded

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.checkpoints.drafter import Drafter
+from dovetail.checkpoints.methods import CLEAN_LOOKUP
 from dovetail.checkpoints.target import Target
 from dovetail.errors import PlanError
 from dovetail.plan import memory, pairing, parallel
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Setting
-from dovetail.plan.methods import CLEAN_LOOKUP
 
 
 def check(

@@ -18,10 +18,9 @@ import msgspec
 from msgspec import Meta
 
 from dovetail.checkpoints import fixed_sampling, hub
-from dovetail.checkpoints.methods import Method
+from dovetail.checkpoints.methods import LOOKUPS, Method
 from dovetail.errors import DovetailError, InvalidRequest, PlanError
 from dovetail.formats.prompts.history import listed_kinds
-from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.option import Option
 from dovetail.plan.renames import translated
 

@@ -6,12 +6,11 @@ import math
 
 from dovetail.checkpoints.attention import Attention
 from dovetail.checkpoints.drafter import Drafter
-from dovetail.checkpoints.methods import READS_TARGET
+from dovetail.checkpoints.methods import LOOKUPS, READS_TARGET
 from dovetail.engine.config import target_config
 from dovetail.engine.parallel.sizes import Sizes, indivisible
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.candidate import Advice, Candidate
-from dovetail.plan.methods import LOOKUPS
 
 #: Architectures whose hidden states vLLM 0.33 passes between pipeline stages (supports_aux_hidden_states_over_pp).
 _PASSED_ON = ("Llama", "Qwen2", "MiniMaxM3", "DeepseekV4", "KimiK3", "Sarvam")

@@ -18,11 +18,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from dovetail.checkpoints import hub
+from dovetail.checkpoints.methods import LOOKUPS
 from dovetail.errors import PlanError
 from dovetail.plan.emit.command import shown
 from dovetail.plan.hardware import KINDS, Gpus
 from dovetail.plan.layers import Layer
-from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.options import BY_NAME, validated
 from dovetail.plan.yaml_config import read_yaml
 

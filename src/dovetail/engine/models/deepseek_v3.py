@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from dovetail.checkpoints.cache_scales import CACHE_SCALES
 from dovetail.checkpoints.positions import Yarn
+from dovetail.checkpoints.tensor_files import CACHE_SCALES
 from dovetail.engine.attention.gqa import HeadCache
 from dovetail.engine.attention.latent_rows import latent_rows
 from dovetail.engine.attention.mla import LatentCache

@@ -8,11 +8,11 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from dovetail.checkpoints.methods import CLEAN_LOOKUP
 from dovetail.errors import PlanError
 from dovetail.gate.vllm_lengths import captured_lengths
 from dovetail.plan.emit.command import Command, Remaining, ShellText, engine_parsers, shown, variables
 from dovetail.plan.layers import Setting
-from dovetail.plan.methods import CLEAN_LOOKUP
 from dovetail.plan.options import GATE, OPTIONS
 
 VERSIONS = ("0.32", "0.33")
