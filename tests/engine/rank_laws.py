@@ -13,14 +13,13 @@ from dovetail.engine.cache.tables import BlockTable
 from dovetail.engine.models.base import Model, collate
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
-from dovetail.engine.parallel.group import Exchange, Group
+from dovetail.engine.parallel.group import Group
 from dovetail.engine.parallel.sizes import Sizes, part
 from dovetail.engine.parallel.split import Split
 from dovetail.engine.settings import CacheDType
 from dovetail.engine.weights import inspect_target, load_tensors
 from tests.engine.ranks import layout
 
-EXCHANGES: tuple[Exchange, ...] = ("gather", "all_to_all")
 TOKENS = [(i * 37 + 5) % 97 for i in range(41)]
 #: A prompt in parts, a token, a window of a token and its drafts, a token.
 CHUNKS = [(0, 20), (20, 21), (21, 26), (26, 41)]
@@ -34,7 +33,6 @@ def collectives(group: Group) -> None:
     assert torch.equal(group.gather(own), every)
     assert torch.equal(group.joined(own[0]), torch.cat(list(every[:, 0]), -1))
     assert torch.equal(group.exchange(own), every[:, rank])
-    assert torch.allclose(group.scatter_sum(own), every[:, rank].sum(0), atol=1e-6)
     summed = group.sum_(own.clone())
     assert torch.allclose(summed, every.sum(0), atol=1e-6)
     assert all(torch.equal(summed, other) for other in group.gather(summed)), "the bits differ from rank to rank"
@@ -54,7 +52,7 @@ def best(group: Group, rows: torch.Tensor) -> list[int]:
 
 
 def merged(group: Group, seed: int, interleave: int, rows: int, tokens: int) -> None:
-    """Attention over a context that is split by position, merged by both exchanges, is attention over the whole."""
+    """Attention over a context that is split by position, and merged, is attention over the whole."""
     heads, rank, rope = 4, 8, 2
     generator = torch.Generator().manual_seed(seed)
     queries = torch.randn(tokens, heads, rank + rope, generator=generator)
@@ -64,21 +62,18 @@ def merged(group: Group, seed: int, interleave: int, rows: int, tokens: int) -> 
     own = latents[split.stores(torch.arange(rows))]
     mixed, sums = attend_part(queries, own, split.count(ends), rank)
     expected = attend_part(queries, latents, ends, rank)[0].chunk(group.size, 1)[group.rank]
-    for exchange in EXCHANGES:
-        assert torch.allclose(merge_heads(group, mixed, sums, exchange), expected, atol=1e-5), exchange
+    assert torch.allclose(merge_heads(group, mixed, sums), expected, atol=1e-5)
 
 
 def nothing_seen(group: Group) -> None:
     """A rank without rows counts nothing, whatever its part holds; where nobody has rows, the result is zero."""
     mixed = torch.full((2, 4, 8), math.nan if group.rank else 1.0)
     sums = torch.full((2, 4), -math.inf if group.rank else 3.0)
-    for exchange in EXCHANGES:
-        assert torch.equal(merge_heads(group, mixed, sums, exchange), torch.ones(2, 4 // group.size, 8))
-        none = merge_heads(group, torch.full_like(mixed, math.nan), torch.full_like(sums, -math.inf), exchange)
-        assert not none.any()
+    assert torch.equal(merge_heads(group, mixed, sums), torch.ones(2, 4 // group.size, 8))
+    assert not merge_heads(group, torch.full_like(mixed, math.nan), torch.full_like(sums, -math.inf)).any()
 
 
-def load(group: Group | None, path: Path, sizes: Sizes, exchange: Exchange, kind: CacheDType = "auto") -> Model:
+def load(group: Group | None, path: Path, sizes: Sizes, kind: CacheDType = "auto") -> Model:
     """This rank's part of the model in `path`, or without a group the whole model."""
     rank, ranks = (0, 1) if group is None else (group.rank, group.size)
     checkpoint = inspect_target(path)
@@ -89,15 +84,13 @@ def load(group: Group | None, path: Path, sizes: Sizes, exchange: Exchange, kind
         rows=512 // sizes.context,
         context=256,
         dtype=torch.float32,
-        options=Options(kind, ranks=None if group is None else layout(group, sizes, exchange)),
+        options=Options(kind, ranks=None if group is None else layout(group, sizes)),
     )
 
 
-def logits(
-    group: Group | None, path: Path, sizes: Sizes, exchange: Exchange, kind: CacheDType = "auto"
-) -> torch.Tensor:
+def logits(group: Group | None, path: Path, sizes: Sizes, kind: CacheDType = "auto") -> torch.Tensor:
     """At every position, chunk by chunk, of two sequences: one whose blocks are contiguous and one whose are not."""
-    model = load(group, path, sizes, exchange, kind)
+    model = load(group, path, sizes, kind)
     size = 16 * sizes.context
     straight, scattered = BlockTable(size), BlockTable(size)
     for block in range(64 // size + 1):

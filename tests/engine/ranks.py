@@ -20,7 +20,7 @@ from torch import Tensor
 from dovetail.engine.loading import load_part
 from dovetail.engine.parallel import worker
 from dovetail.engine.parallel.channel import _ORDERS, Order, Task, packed
-from dovetail.engine.parallel.group import Context, Exchange, Exchanges, Group, Layout, RankLost
+from dovetail.engine.parallel.group import Context, Exchanges, Group, Layout, RankLost
 from dovetail.engine.parallel.sizes import Sizes
 from dovetail.engine.parallel.split import Split
 
@@ -56,9 +56,6 @@ class Threads(Exchanges):
 
     def _sum(self, x: Tensor) -> None:
         x.copy_(self._gather(x).sum(0))
-
-    def _scatter_sum(self, x: Tensor) -> Tensor:
-        return self._gather(x)[:, self.rank].sum(0)
 
     def _exchange(self, x: Tensor) -> Tensor:
         return self._gather(x)[:, self.rank]
@@ -133,12 +130,12 @@ def _rank(
     end.recv()  # the others may still read from this rank
 
 
-def layout(group: Group, sizes: Sizes, exchange: Exchange = "all_to_all") -> Layout:
+def layout(group: Group, sizes: Sizes) -> Layout:
     """The layout of a rank of `group` where all ranks share one cache, or each has its own."""
     if sizes.context == 1:
         return Layout(group)
     assert sizes.context == group.size
-    return Layout(group, Context(group, Split(group.rank, sizes.context, sizes.interleave), exchange))
+    return Layout(group, Context(group, Split(group.rank, sizes.context, sizes.interleave)))
 
 
 class _Queue:
@@ -156,9 +153,8 @@ class _Queue:
 
 
 class ThreadWorkers:
-    """`Workers` that are threads, for many short engines. `exchange`: how they merge partial attention."""
+    """`Workers` that are threads, for many short engines."""
 
-    exchange: Exchange = "all_to_all"
     meeting = Path("nowhere")
 
     def __init__(self, sizes: Sizes, deadline: float) -> None:
@@ -197,7 +193,7 @@ class ThreadWorkers:
             return Layout(tensor)
         number, own = divmod(rank, sizes.context)
         split = Split(own, sizes.context, sizes.interleave)
-        return Layout(tensor, Context(Threads(self._contexts[number], own), split, self.exchange))
+        return Layout(tensor, Context(Threads(self._contexts[number], own), split))
 
     def _work(self, orders: _Queue, task: Task) -> None:
         torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.engine.config import target_config
-from dovetail.engine.parallel.group import Exchange, Group
+from dovetail.engine.parallel.group import Group
 from dovetail.engine.parallel.sizes import BLOCK_SIZE, Sizes, indivisible
 from dovetail.engine.parallel.split import Split
 from dovetail.engine.settings import FP8, CacheDType
@@ -20,7 +20,6 @@ from dovetail.engine.weights import inspect_target, load_tensors
 from tests.engine import rank_laws
 from tests.engine.checkpoints import LATENT, LLAMA, QWEN3, TARGET, described, write_target
 from tests.engine.prove_ranks import LAYOUTS, checkpoints, schedule_on
-from tests.engine.rank_laws import EXCHANGES
 from tests.engine.ranks import processes, threads
 from tests.engine.schedules import Checkpoints
 from tests.examples import examples
@@ -49,7 +48,7 @@ def alone(folders: dict[str, Path]) -> Any:
     @functools.cache
     def of(name: str, kind: CacheDType = "auto") -> torch.Tensor:
         with torch.inference_mode():
-            return rank_laws.logits(None, folders[name], Sizes(), "gather", kind)
+            return rank_laws.logits(None, folders[name], Sizes(), kind)
 
     return of
 
@@ -121,7 +120,7 @@ def test_every_position_has_one_owner_and_every_rank_its_share(ranks: int, inter
     + [pytest.param(name, size, marks=pytest.mark.slow) for name in MODELS for size in (2, 4)],
 )
 def test_divided_models_have_the_same_logits(name: str, size: int, folders: dict[str, Path], alone: Any) -> None:
-    by_rank = threads(size, lambda group: rank_laws.logits(group, folders[name], Sizes(size), "gather"))
+    by_rank = threads(size, lambda group: rank_laws.logits(group, folders[name], Sizes(size)))
     for each in by_rank:
         assert torch.equal(each, by_rank[0])
         close(each, alone(name))
@@ -143,15 +142,14 @@ def test_a_context_split_over_ranks(
     # After a layer, sums over ranks differ in their last bits, so a number may be rounded to the other one of two FP8
     # values. Hence what is exact with FP8 is one layer.
     for name in ("latent", "one layer"):
-        for exchange in EXCHANGES:
-            by_rank = threads(size, functools.partial(context_logits, folders[name], sizes, exchange, kind))
-            for each in by_rank:
-                assert torch.equal(each, by_rank[0])
-                close(each, alone(name, kind), 1e-5 if kind == "auto" or name == "one layer" else 1e-3)
+        by_rank = threads(size, functools.partial(context_logits, folders[name], sizes, kind))
+        for each in by_rank:
+            assert torch.equal(each, by_rank[0])
+            close(each, alone(name, kind), 1e-5 if kind == "auto" or name == "one layer" else 1e-3)
 
 
-def context_logits(folder: Path, sizes: Sizes, exchange: Exchange, kind: CacheDType, group: Group) -> torch.Tensor:
-    return rank_laws.logits(group, folder, sizes, exchange, kind)
+def context_logits(folder: Path, sizes: Sizes, kind: CacheDType, group: Group) -> torch.Tensor:
+    return rank_laws.logits(group, folder, sizes, kind)
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, error: float = 1e-5) -> None:
@@ -175,13 +173,12 @@ def _everything(group: Group, folders: dict[str, Path], size: int) -> dict[tuple
     rank_laws.best(group, torch.tensor([[0.0, 1, 1, 0], [2, 2, 2, 2], [-3, -2, -1, -1]]))
     rank_laws.merged(group, 1, 4, 41, 3)
     by_case: dict[tuple[str, CacheDType], torch.Tensor] = {
-        (name, "auto"): rank_laws.logits(group, folder, Sizes(size), "gather") for name, folder in folders.items()
+        (name, "auto"): rank_laws.logits(group, folder, Sizes(size)) for name, folder in folders.items()
     }
     kinds: tuple[CacheDType, ...] = ("auto", *FP8)
-    exchanges: tuple[Exchange, ...] = ("gather", *EXCHANGES)
-    for kind, exchange, interleave in zip(kinds, exchanges, (1, 16, 4), strict=True):
+    for kind, interleave in zip(kinds, (1, 16, 4), strict=True):
         sizes = Sizes(size, size, interleave)
-        by_case["one layer", kind] = rank_laws.logits(group, folders["one layer"], sizes, exchange, kind)
+        by_case["one layer", kind] = rank_laws.logits(group, folders["one layer"], sizes, kind)
     return {key: logits.clone() for key, logits in by_case.items()}
 
 
@@ -248,7 +245,7 @@ def tiny_on(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_schedules(tiny_on: Any, layout: str, seed: int) -> None:
     """Law 12 on ranks, by messages and rows that processes get. 1,000 of each layout in prove_ranks.py."""
     with pytest.MonkeyPatch.context() as patch:
-        schedule_on(layout, tiny_on(layout, "auto"), seed, patch.setattr)
+        schedule_on(tiny_on(layout, "auto"), seed, patch.setattr)
 
 
 @pytest.mark.slow
@@ -257,4 +254,4 @@ def test_schedules(tiny_on: Any, layout: str, seed: int) -> None:
 @given(seed=st.integers(0, 2**64))
 def test_schedules_with_fp8_latents(tiny_on: Any, kind: CacheDType, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        schedule_on("4, context 2 by 16", tiny_on("4, context 2 by 16", kind), seed, patch.setattr)
+        schedule_on(tiny_on("4, context 2 by 16", kind), seed, patch.setattr)

@@ -44,14 +44,9 @@ def query_ends(starts: Tensor, lengths: Tensor, tokens: int) -> Tensor:
 def merge(mixed: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
     """Merge parts [parts, tokens, heads, rank] by their log-sum-exps [parts, tokens, heads], both float32."""
     total = sums.logsumexp(0)
-    weights = shares(sums, total).unsqueeze(-1)
+    weights = (sums - _finite(total)).exp().unsqueeze(-1)
     # A part that saw nothing may hold anything, and 0 times NaN is NaN.
     return (weights * mixed.masked_fill(weights == 0, 0.0)).sum(0), total
-
-
-def shares(sums: Tensor, total: Tensor) -> Tensor:
-    """The weight of each part: `sums` are the log-sum-exps of the parts, `total` the log-sum-exps of the whole."""
-    return (sums - _finite(total)).exp()
 
 
 def _finite(sums: Tensor) -> Tensor:

@@ -3,9 +3,7 @@
 Each rank writes the latents that it stores, attends to them with the queries of all heads of its group, and merges the
 group's results for its own heads. Queries are absorbed, in prompts too: no rank could expand all keys.
 
-Two exchanges give the same: "gather" sends log-sum-exps to all, scales, and sums over ranks; "all_to_all" sends each
-rank what it merges, which is one collective in place of two and sends no fewer bytes. The log-sum-exps are float32 in
-both (attention/partial.py).
+Each rank gets what it merges in one collective. The log-sum-exps are float32 (attention/partial.py).
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ import torch
 from torch import Tensor
 
 from dovetail.engine.attention.latent_rows import LatentRows
-from dovetail.engine.attention.partial import attend_part, merge, shares
+from dovetail.engine.attention.partial import attend_part, merge
 from dovetail.engine.linear import cast
 from dovetail.engine.models.base import ForwardBatch
-from dovetail.engine.parallel.group import Context, Exchange, Group
+from dovetail.engine.parallel.group import Context, Group
 from dovetail.engine.parallel.split import LocalSpan
 
 # The most scores in memory at once: 16 MiB of float32.
@@ -47,7 +45,7 @@ class SplitLatentCache:
         everyone = self._context.group.joined(own.view(tokens, -1)).view(tokens, -1, own.shape[2])
         parts = [self._span(span, everyone[span.start : span.start + span.length]) for span in local.spans]
         mixed, sums = (torch.cat(part) for part in zip(*parts, strict=True))
-        merged = cast(merge_heads(self._context.group, mixed, sums, self._context.exchange), self._value_up.dtype)
+        merged = cast(merge_heads(self._context.group, mixed, sums), self._value_up.dtype)
         values = torch.bmm(merged.transpose(0, 1), self._value_up).transpose(0, 1)
         return cast(values.reshape(tokens, -1), queries.dtype)
 
@@ -62,18 +60,13 @@ class SplitLatentCache:
         return torch.cat([mixed for mixed, _ in parts]), torch.cat([sums for _, sums in parts])
 
 
-def merge_heads(group: Group, mixed: Tensor, sums: Tensor, exchange: Exchange) -> Tensor:
+def merge_heads(group: Group, mixed: Tensor, sums: Tensor) -> Tensor:
     """`mixed` [tokens, size * heads, rank] and `sums` [tokens, size * heads], float32, as `attend_part` gives them.
 
     Returns [tokens, heads, rank]: the merged latents of this rank's heads.
     """
     tokens, heads, rank = mixed.shape
     by_owner = mixed.view(tokens, group.size, heads // group.size, rank).transpose(0, 1)
-    if exchange == "gather":
-        everyone = group.gather(sums)
-        share = shares(everyone, everyone.logsumexp(0))[group.rank].view(by_owner.shape[1], group.size, -1)
-        share = share.transpose(0, 1).unsqueeze(-1)
-        return group.scatter_sum(share * by_owner.masked_fill(share == 0, 0.0))
     packed = torch.cat((by_owner, sums.view(tokens, group.size, -1, 1).transpose(0, 1)), -1)
     received = group.exchange(packed)
     return merge(received[..., :rank], received[..., rank])[0]

@@ -41,15 +41,10 @@ class Ranks(Exchanges):
         self._wait(self._processes.allreduce([x]))
 
     def _gather(self, x: Tensor) -> Tensor:
-        # Flat, because gloo compares the first axes. The same holds below.
+        # Flat, because gloo compares the first axes.
         gathered = x.new_empty(self.size * x.numel())
         self._wait(self._processes._allgather_base(gathered, x.view(-1)))
         return gathered.view(self.size, *x.shape)
-
-    def _scatter_sum(self, x: Tensor) -> Tensor:
-        part = torch.empty_like(x[0])
-        self._wait(self._processes._reduce_scatter_base(part.view(-1), x.view(-1)))
-        return part
 
     def _exchange(self, x: Tensor) -> Tensor:
         received = torch.empty_like(x)

@@ -16,9 +16,7 @@ from torch import Tensor
 from dovetail.engine.parallel.split import Split
 from dovetail.errors import EngineError
 
-Kind = Literal["sum", "gather", "scatter", "exchange", "send"]
-#: How partial attention is merged (attention/split_mla.py).
-Exchange = Literal["gather", "all_to_all"]
+Kind = Literal["sum", "gather", "exchange", "send"]
 
 
 class RankLost(EngineError):
@@ -46,9 +44,6 @@ class Group(Protocol):
     def gather(self, x: Tensor) -> Tensor:
         """`x` of all ranks: [size, …]."""
 
-    def scatter_sum(self, x: Tensor) -> Tensor:
-        """The sum over ranks of part `rank` of their `x` [size, …]."""
-
     def exchange(self, x: Tensor) -> Tensor:
         """Sends part r of `x` [size, …] to rank r. Returns the parts that arrive here, in the order of ranks."""
 
@@ -60,11 +55,10 @@ class Group(Protocol):
 
 
 class Context(NamedTuple):
-    """The ranks that share one cache, which part of it this rank stores, and how their attention is merged."""
+    """The ranks that share one cache, and which part of it this rank stores."""
 
     group: Group
     split: Split
-    exchange: Exchange = "all_to_all"
 
 
 class Layout(NamedTuple):
@@ -102,10 +96,6 @@ class Exchanges:
         self._count("gather", x.nbytes * (self.size - 1))
         return self._gather(x.contiguous())
 
-    def scatter_sum(self, x: Tensor) -> Tensor:
-        self._count("scatter", x.nbytes * (self.size - 1) // self.size)
-        return self._scatter_sum(x.contiguous())
-
     def exchange(self, x: Tensor) -> Tensor:
         self._count("exchange", x.nbytes * (self.size - 1) // self.size)
         return self._exchange(x.contiguous())
@@ -132,9 +122,6 @@ class Exchanges:
         raise NotImplementedError
 
     def _gather(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def _scatter_sum(self, x: Tensor) -> Tensor:
         raise NotImplementedError
 
     def _exchange(self, x: Tensor) -> Tensor:
