@@ -108,14 +108,25 @@ class Remaining:
         if name in self._values:
             self.notes.append(f"not carried over: {name} {shown(self._values.pop(name))}: {why}")
 
-    def take_parsers(self, parsers: str) -> EngineParsers | None:
-        """Take the plan's format and return what it declares as `parsers`, such as "vllm_parsers"."""
+    def take_parsers(self, parsers: str, flags: Mapping[str, str]) -> list[tuple[str, ...]]:
+        """Take the plan's format and return the arguments for what it declares as `parsers`, such as "vllm_parsers".
+
+        `flags`: flag -> field of `EngineParsers`.
+        """
         declared = engine_parsers(self.peek("format"), parsers)
         if declared is None:
             self.leave_out("format", f"{self._engine} has no parser for it")
-        else:
-            self.take("format")
-        return declared
+            return []
+        self.take("format")
+        words = {flag: getattr(declared, field) for flag, field in flags.items()}
+        return [(flag, word) for flag, word in words.items() if word is not None]
+
+    def take_flag(self, name: str, flag: str) -> list[tuple[str, ...]]:
+        """Take the setting as an argument; a switch that is off, or not set, has none."""
+        value = self.take(name)
+        if value is None or value is False:
+            return []
+        return [(flag,) if value is True else (flag, shown(value))]
 
     def can_draft(self, methods: Container[str], settings: Iterable[str]) -> bool:
         """Whether the plan drafts by one of the engine's `methods`; if not, its `settings` of drafting are left out."""

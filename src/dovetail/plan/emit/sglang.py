@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dovetail.plan.emit.command import Command, Remaining, ShellText, shown, variables
+from dovetail.plan.emit.command import Command, Remaining, ShellText, variables
 from dovetail.plan.layers import Setting
 from dovetail.plan.options import GATE, OPTIONS
 
@@ -33,6 +33,7 @@ _ATTENTION = {
 #: Kernels that a drafter can use.
 _DRAFT_ATTENTION = ("flashinfer", "fa3", "fa4", "triton")
 _CACHE = {"fp8": "fp8_e4m3"}
+_PARSERS = {"--tool-call-parser": "calls", "--reasoning-parser": "reasoning"}
 _DRAFTING = (
     "drafter",
     "method",
@@ -60,11 +61,7 @@ def command(plan: Mapping[str, Setting[Any]]) -> Command:
             if remaining.peek(option.name) is not None:
                 arguments += writer(remaining)
         elif flag.startswith("--") and option.name not in _DRAFTING:
-            value = remaining.take(option.name)
-            if value is True:
-                arguments.append((flag,))
-            elif value is not None and value is not False:  # a switch that is not named is off
-                arguments.append((flag, shown(value)))
+            arguments += remaining.take_flag(option.name, flag)
     settings = variables(remaining, {}, "VLLM_")
     remaining.leave_out("grammar_backend", "Dovetail sends SGLang structural tags, which its xgrammar enforces")
     remaining.leave_out("gpu_memory_utilization", "SGLang's --mem-fraction-static covers only weights and KV cache")
@@ -108,14 +105,6 @@ def _attention(remaining: Remaining, name: str, flag: str) -> list[tuple[str, ..
     return []
 
 
-def _parsers(remaining: Remaining) -> list[tuple[str, ...]]:
-    parsers = remaining.take_parsers("sglang_parsers")
-    if parsers is None:
-        return []
-    flags = (("--tool-call-parser", parsers.calls), ("--reasoning-parser", parsers.reasoning))
-    return [(flag, word) for flag, word in flags if word is not None]
-
-
 def _cache_type(remaining: Remaining, name: str, flag: str, unknown: tuple[str, ...]) -> list[tuple[str, ...]]:
     cache = remaining.peek(name)
     if cache is None or cache in unknown:
@@ -151,7 +140,7 @@ def _key(remaining: Remaining) -> list[tuple[str, ...]]:
 
 
 _WRITERS: Mapping[str, Callable[[Remaining], list[tuple[str, ...]]]] = {
-    "format": _parsers,
+    "format": lambda remaining: remaining.take_parsers("sglang_parsers", _PARSERS),
     "kv_cache_dtype": lambda remaining: _cache_type(
         remaining, "kv_cache_dtype", "--kv-cache-dtype", ("float16", "fp8_ds_mla")
     ),

@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from dovetail.plan.emit.command import Command, Remaining, shown, variables
+from dovetail.plan.emit.command import Command, Remaining, variables
 from dovetail.plan.layers import Setting
 from dovetail.plan.options import OPTIONS
 
 _DECODING = {"eagle3": "Eagle3", "mtp": "MTP", "draft_model": "DraftTarget", "dflash": "DFlash", "ngram": "NGram"}
 _FILE = "trtllm.yaml"
+_PARSERS = {"--custom_tokenizer": "tokenizer", "--tool_parser": "calls", "--reasoning_parser": "reasoning"}
 
 
 def command(plan: Mapping[str, Setting[Any]]) -> Command:
@@ -30,13 +31,9 @@ def command(plan: Mapping[str, Setting[Any]]) -> Command:
     for option in OPTIONS:
         flag = option.engine_names.get("trtllm", "")
         if option.name == "format":
-            arguments += _parsers(remaining)
+            arguments += remaining.take_parsers("trtllm_parsers", _PARSERS)
         elif flag.startswith("--"):
-            value = remaining.take(option.name)
-            if value is True:
-                arguments.append((flag,))
-            elif value is not None and value is not False:
-                arguments.append((flag, shown(value)))
+            arguments += remaining.take_flag(option.name, flag)
     settings = variables(remaining, {}, "VLLM_")
     remaining.leave_out(
         "gpu_memory_utilization", "--free_gpu_memory_fraction is the KV cache's share of what the weights leave"
@@ -74,15 +71,3 @@ def _speculation(remaining: Remaining, file: dict[str, Any]) -> None:
         "speculative_model": remaining.take("drafter"),
     }
     file["speculative_config"] = {name: value for name, value in config.items() if value is not None}
-
-
-def _parsers(remaining: Remaining) -> list[tuple[str, ...]]:
-    parsers = remaining.take_parsers("trtllm_parsers")
-    if parsers is None:
-        return []
-    flags = (
-        ("--custom_tokenizer", parsers.tokenizer),
-        ("--tool_parser", parsers.calls),
-        ("--reasoning_parser", parsers.reasoning),
-    )
-    return [(flag, word) for flag, word in flags if word is not None]

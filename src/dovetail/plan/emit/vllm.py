@@ -128,19 +128,17 @@ def _markers(format: str | None) -> tuple[str, str] | None:
 
 
 def _parsers(remaining: Remaining) -> list[tuple[str, ...]]:
-    parsers = remaining.take_parsers(_PARSERS)
-    if parsers is None:
-        return []
-    arguments: list[tuple[str, ...]] = [("--enable-auto-tool-choice",), ("--tool-call-parser", parsers.calls)]
-    if parsers.reasoning is None:
-        return arguments
+    flags = {"--tool-call-parser": "calls", "--reasoning-parser": "reasoning"}
+    arguments = remaining.take_parsers(_PARSERS, flags)
+    if len(arguments) < len(flags):
+        return [("--enable-auto-tool-choice",), *arguments] if arguments else []
     # enable_in_reasoning is left off, although Dovetail's grammars contain the reasoning: vLLM's own grammars do not,
     # so a forced call would be written where vLLM reads reasoning.
     remaining.notes.append(
         "--reasoning-parser is for vLLM's own chat endpoint: leave it out for `dovetail serve --engine URL` in front "
         "of vLLM, or use --strict off there"
     )
-    return [*arguments, ("--reasoning-parser", parsers.reasoning)]
+    return [("--enable-auto-tool-choice",), *arguments]
 
 
 def _speculation(remaining: Remaining, flavour: str) -> tuple[dict[str, Any], dict[str, Any]]:
