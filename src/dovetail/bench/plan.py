@@ -37,11 +37,6 @@ class Plan(msgspec.Struct, frozen=True):
         """Timed waves of a cell, at least two, so that there is a spread. One more wave before them is dropped."""
         return max(-(-self.requests // concurrency), 2)
 
-    def total(self, variants: int) -> int:
-        """Timed and warm-up requests of the whole matrix."""
-        each = sum((self.waves(concurrency) + 1) * concurrency for concurrency in self.concurrencies)
-        return variants * len(self.contexts) * len(self.kinds) * each
-
 
 def new_seed() -> int:
     return random.SystemRandom().randrange(2**32)
