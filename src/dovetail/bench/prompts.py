@@ -13,15 +13,8 @@ import msgspec
 from dovetail.bench.plan import Kind
 from dovetail.client.answer import Answer
 from dovetail.client.not_tested import NotTested
+from dovetail.client.probe import TOOL
 
-TOOL: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 _VALIDATOR = jsonschema_rs.validator_for(TOOL["function"]["parameters"])
 
 

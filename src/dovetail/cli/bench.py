@@ -1,11 +1,13 @@
-"""`dovetail bench`: how fast an endpoint decodes and prefills, by context and concurrency, with and without drafts."""
+"""`dovetail bench`: how fast an endpoint decodes and prefills, by context and concurrency, with and without drafts.
+
+`dovetail bench compare`: whether a later result decodes as fast as an earlier one.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import contextlib
-import http.client
 import socket
 import subprocess
 import sys
@@ -17,16 +19,20 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from dovetail import __version__
+from dovetail.bench.comparison import Comparison, compare
 from dovetail.bench.html import html
 from dovetail.bench.plan import KINDS, Kind, Plan, new_seed, parse_matrix
 from dovetail.bench.report import show
 from dovetail.bench.result import Client, Header, Result, ResumeFile, commit, machine, versions
 from dovetail.bench.runner import Run, ratios
 from dovetail.bench.target import Target
-from dovetail.cli.files import endpoint_key
+from dovetail.cli.files import endpoint_key, print_json, read_text
 from dovetail.client.endpoint import Endpoint, Limits
+from dovetail.client.probe import healthy
+from dovetail.client.statistics import Interval
 from dovetail.client.transport import HttpTransport, base_of
 from dovetail.errors import InvalidRequest
 
@@ -38,6 +44,8 @@ _INTERRUPTED = 130  # the exit code after Ctrl-C
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit codes: 0 every cell is measured and every call right; 1 a call was wrong; 2 a cell is empty; 130 stopped."""
+    if "before" in arguments:
+        return _compare(arguments)
     plan = _plan(arguments)
     if arguments.url is not None:
         return _run(arguments, plan, [base_of(url) for url in (arguments.url, arguments.url2) if url is not None])
@@ -118,7 +126,7 @@ def _report(
     if arguments.html is not None:
         Path(arguments.html).write_text(html(result), encoding="utf-8", errors="replace")
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+        print_json(result)
     else:
         show(result, Console(highlight=False))
     if stopped:
@@ -141,7 +149,7 @@ def demo_endpoint() -> Iterator[str]:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints)
         try:
             deadline = time.monotonic() + _START_S
-            while not _serves(port):
+            while not healthy(port):
                 if (code := child.poll()) is not None or time.monotonic() > deadline:
                     complaints.seek(0)
                     last = complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
@@ -158,12 +166,45 @@ def demo_endpoint() -> Iterator[str]:
                 child.wait()
 
 
-def _serves(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+def _compare(arguments: argparse.Namespace) -> int:
+    """Exit codes: 0 as fast; 1 slower than `--fail-below` beyond doubt, or a call was wrong; 2 a cell is missing."""
+    before, after = _read(arguments.before), _read(arguments.after)
+    comparison = compare(before, after)
+    slower = [] if arguments.fail_below is None else comparison.slower(arguments.fail_below)
+    if arguments.json:
+        print(msgspec.json.encode({"comparison": comparison, "slower": slower}).decode())
+    else:
+        _show_comparison(comparison, slower, arguments.fail_below, Console(highlight=False, soft_wrap=True))
+    return 1 if slower or comparison.wrong else 2 if comparison.missing else 0
+
+
+def _read(path: str) -> Result:
     try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+        return msgspec.json.decode(read_text(path), type=Result)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"{path} is no result of `dovetail bench --json`: {error}") from error
+
+
+def _show_comparison(comparison: Comparison, slower: list[str], bound: float | None, console: Console) -> None:
+    table = Table("context", "x", "kind", "drafts", "before", "after", "ratio", "interval", box=None)
+    for cell in comparison.cells:
+        place = str(cell.context), str(cell.concurrency), cell.kind, cell.speculation
+        speeds = f"{cell.before:.4g}", f"{cell.after:.4g}", f"{cell.ratio:.3f}"
+        table.add_row(*place, *speeds, "" if cell.interval is None else _range(cell.interval))
+    console.print(table)
+    console.print("before and after: median decode speed, in tokens/s", style="dim")
+    console.print(f"all cells: {comparison.ratio:.3f} times as fast as before ({_range(comparison.interval)})")
+    for name in comparison.missing:
+        console.print(f"{name}: not compared, because only one result has figures", style="yellow")
+    for name in comparison.wrong:
+        console.print(f"{name}: calls are wrong in the later result", style="bold red")
+    for name in slower:
+        console.print(f"{name}: slower than {bound:g} times the earlier result", style="bold red")
+    if bound is not None and not slower and comparison.interval.low < bound:
+        console.print(
+            f"not sure: the interval reaches below {bound:g}; more --requests make it narrower", style="yellow"
+        )
+
+
+def _range(interval: Interval) -> str:
+    return f"{interval.low:.3f} to {interval.high:.3f}"

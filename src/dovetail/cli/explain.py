@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.text import Text
 
 from dovetail.cli.files import endpoint_key
-from dovetail.cli.prompt_diff import DIFFERENT
 from dovetail.cli.terminal import CALL, CONTROL, PROBLEM, REASONING, visible
 from dovetail.client.transport import HttpTransport, base_of
 from dovetail.errors import InvalidRequest
@@ -27,6 +26,8 @@ from dovetail.inspect.recording_diff import Difference, differences
 from dovetail.inspect.verdict import Finding, verdict
 
 T = TypeVar("T")
+
+_DIFFERENT = 1  # the exit code, as in `diff`
 
 STOOD = "green"
 FORCED = "blue"
@@ -131,9 +132,9 @@ def _show_differences(shown: Sequence[Difference], arguments: argparse.Namespace
     """Print the differences of two recordings. Returns the exit code."""
     if arguments.json:
         print(msgspec.json.encode({"equal": not shown, "differences": shown}).decode())
-        return DIFFERENT if shown else 0
+        return _DIFFERENT if shown else 0
     _Page(Console(highlight=False, soft_wrap=True), whole=arguments.all).differences(shown)
-    return DIFFERENT if shown else 0
+    return _DIFFERENT if shown else 0
 
 
 class _Page:

@@ -1,4 +1,4 @@
-"""Text, JSON and keys from files and standard input, with errors that name the file."""
+"""Text, JSON and keys from files and standard input, with errors that name the file; and JSON on standard output."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dovetail.errors import InvalidRequest
 
@@ -28,6 +30,11 @@ def read_json(path: str) -> Any:
         return json.loads(read_text(path))
     except ValueError as error:
         raise InvalidRequest(f"{_name(path)} is not JSON: {error}") from error
+
+
+def print_json(value: Any) -> None:
+    """Print a value that msgspec can encode."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def endpoint_key(path: str | None, variable: str) -> str | None:

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
 import dovetail
-from dovetail.cli.files import read_text
+from dovetail.cli.files import print_json, read_text
 from dovetail.cli.terminal import CALL, CONTROL, labelled, visible
 from dovetail.events import Call, Message
 from dovetail.formats.base import Format
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
         fmt = _format(arguments.of)
         shown = _explained(fmt)
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
+        print_json(shown)
         return
     console = Console(highlight=False)
     if arguments.of is None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any, get_args
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import dovetail
-from dovetail.cli.files import read_json
+from dovetail.cli.files import print_json, read_json
 from dovetail.cli.terminal import PROBLEM, visible
 from dovetail.conversation import Tool, check_tool_types, check_tools
 from dovetail.custom_tools import DEFINITION, input_grammar, is_custom
@@ -33,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     tools = _tools(arguments.tools)
     results = [_lint(tool, fmt, writers) for tool in tools]
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(results), indent=2).decode())
+        print_json(results)
     else:
         _show(results, Console(highlight=False))
     return 0 if all(result.clean for result in results) else PROBLEMS

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         # Each command's module has a `run(arguments)`, which may return an exit code.
-        code = import_module(f"dovetail.cli.{arguments.module or arguments.command}").run(arguments) or 0
+        code = import_module(f"dovetail.cli.{arguments.command}").run(arguments) or 0
         sys.stdout.flush()
     except DovetailError as error:
         _complain(error.message)
@@ -102,7 +102,6 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(prog="dovetail", description="Tool calls that stay exact at speculative speed.")
     parser.add_argument("--version", action="version", version=f"dovetail {__version__}")
-    parser.set_defaults(module=None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     serve = _command(commands, "serve", "answer OpenAI requests over HTTP; without MODEL, with the bundled demo pair")
@@ -375,7 +374,6 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
 def _add_bench_compare(bench: argparse.ArgumentParser) -> None:
     bench.description = "say whether a later result of `dovetail bench --json` decodes as fast as an earlier one"
     bench.usage = "dovetail bench compare [-h] [--fail-below R] [--json] BEFORE.json AFTER.json"
-    bench.set_defaults(module="bench_comparison")
     bench.add_argument("action", choices=("compare",), help=argparse.SUPPRESS)
     bench.add_argument("before", metavar="BEFORE.json", help="the earlier result")
     bench.add_argument("after", metavar="AFTER.json", help="the later result, with the same contexts and kinds")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
 import dovetail
-from dovetail.cli.files import read_json, read_text
+from dovetail.cli.files import print_json, read_json, read_text
 from dovetail.cli.terminal import CALL, PROBLEM, REASONING
 from dovetail.conversation import check_tools
 from dovetail.events import Message
@@ -29,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
         on_malformed_call=arguments.on_malformed_call,
     )
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(message), indent=2).decode())
+        print_json(message)
     else:
         _show(message)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 
+from dovetail.cli.files import print_json
 from dovetail.cli.plan_report import show
 from dovetail.errors import PlanError
 from dovetail.plan import Plan, resolve
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.emit:
         print(_emitted(plan, arguments.emit), end="")
     elif arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(plan.data()), indent=2).decode())
+        print_json(plan.data())
     else:
         show(plan, Console(highlight=False), everything=arguments.all)
 

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterator
 from itertools import groupby
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from dovetail.cli.files import print_json
 from dovetail.cli.terminal import labelled, visible
 from dovetail.plan.emit.command import shown
 from dovetail.plan.recipe import Recipe, called, conditions_text, every
@@ -18,8 +18,7 @@ from dovetail.plan.recipe import Recipe, called, conditions_text, every
 def run(arguments: argparse.Namespace) -> None:
     recipes = every() if arguments.name is None else (called(arguments.name),)
     if arguments.json:
-        data = msgspec.to_builtins(recipes if arguments.name is None else recipes[0])
-        print(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
+        print_json(recipes if arguments.name is None else recipes[0])
         return
     console = Console(highlight=False)
     if arguments.name is None:

@@ -10,6 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from dovetail.client.probe import TOOL
 from dovetail.plan import Plan
 from dovetail.tokens import Prompt
 
@@ -17,15 +18,6 @@ CONTROL = "bold magenta"
 REASONING = "dim italic"
 CALL = "cyan"
 PROBLEM = "yellow"
-
-_WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 
 
 #: Characters that change the direction of the text around them, and line separators that are no line breaks.
@@ -90,7 +82,7 @@ def curl(plan: Plan, *, tools: bool = True, key_variable: str | None = None) -> 
         "model": plan.value("served_model_name"),
         "temperature": 0,
         "messages": [{"role": "user", "content": question}],
-        **({"tools": [_WEATHER]} if tools else {}),
+        **({"tools": [TOOL]} if tools else {}),
     }
     scheme, path = _scheme(plan), plan.value("uds")
     base = url_of(plan.value("host"), plan.value("port"), scheme)

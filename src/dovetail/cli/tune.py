@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table as Shown
 
+from dovetail.cli.files import print_json
 from dovetail.engine.tuning.model import Work, choose, floor
 from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, Kind, Row, Table, table, updated
 from dovetail.errors import EngineError
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.write:
         Path(arguments.write).write_bytes(updated(table(), selected))
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(selected), indent=2).decode())
+        print_json(selected)
     else:
         _show(selected.rows, console)
         _show_choices(fits, archs, kinds, console)

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import dovetail
-from dovetail.cli.files import endpoint_key, read_json, read_text
+from dovetail.cli.files import endpoint_key, print_json, read_json, read_text
 from dovetail.client.endpoint import Endpoint, Limits
 from dovetail.client.transport import HttpTransport, base_of
 from dovetail.conversation import check_tools
@@ -110,7 +109,7 @@ def _report(
 ) -> int:
     result = results(suites, outcomes, len(urls))
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+        print_json(result)
     else:
         show(result, urls, Console(highlight=False))
     if arguments.html is not None:

@@ -18,7 +18,8 @@ _TIMEOUT_S = 120.0
 _HEALTH_TIMEOUT_S = 4.0
 _MOST = 16_000_000  # bytes of a reply
 _CITIES = ("Paris", "Oslo", "Lima")
-TOOL = {
+#: The tool of all requests that Dovetail makes up.
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",

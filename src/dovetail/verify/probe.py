@@ -16,18 +16,11 @@ import msgspec
 from dovetail.client.draft_counters import reading
 from dovetail.client.endpoint import Endpoint, Exchange, Features, choose_model, error_text
 from dovetail.client.not_tested import NotTested
+from dovetail.client.probe import TOOL
 from dovetail.verify.acceptance import of_answer
 
 STREAM: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 _HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
-_TOOL: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 #: Fields that make answers repeatable, best first. Some endpoints take no other temperature than their own.
 _REPEATABLE: tuple[Mapping[str, Any], ...] = ({"temperature": 0, "seed": 1}, {"temperature": 0}, {"seed": 1}, {})
 #: Fields with which endpoints return token ids: Dovetail's, then vLLM's.
@@ -48,7 +41,7 @@ async def probe(endpoint: Endpoint) -> Features:
     endpoint.features = Features(fields=fields, context=context)
     ids = await _ids(endpoint)
     because: dict[str, str] = {}
-    tools = await _accepts(endpoint, {**_SHORT, "tools": [_TOOL]}, "tools", because)
+    tools = await _accepts(endpoint, {**_SHORT, "tools": [TOOL]}, "tools", because)
     streaming = await _streams(endpoint, because)
     native = "speculation" in (first.answer.usage or {})
     endpoint.features = msgspec.structs.replace(
