@@ -9,6 +9,7 @@ import torch
 
 from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting.base import NO_DRAFT, Draft, Drafter, Observed
+from dovetail.engine.drafting.lookup import Lookup
 from dovetail.engine.request import Request
 from dovetail.errors import EngineError
 
@@ -17,6 +18,13 @@ def use(core: LLMCore, drafter: Drafter) -> LLMCore:
     """Let `core`, which must have been made with draft_tokens, draft with `drafter` instead."""
     core.scheduler.drafter = drafter
     return core
+
+
+class Nothing(Lookup):
+    """A drafter that proposes nothing."""
+
+    def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
+        return [NO_DRAFT] * len(requests)
 
 
 class Oracle:

@@ -23,6 +23,7 @@ from dovetail.errors import EngineError
 from dovetail.gate import Gate, Limits
 from tests.engine.checkpoints import load_core, write_target
 from tests.engine.constraints import Automaton
+from tests.engine.drafters import Nothing
 
 #: 5, then 6, then 7 or 8.
 FIVE_SIX = [{5: 1}, {6: 2}, {7: 3, 8: 3}, {}]
@@ -65,7 +66,7 @@ def drafted(drafter: Drafter, *asked: tuple[Request, int]) -> list[list[int]]:
 
 
 def test_alone() -> None:
-    drafter = Forced(None)
+    drafter = Forced(Nothing())
     free, bound = request("a", [1, 2, 1, 2]), request("b", [1, 2], Automaton(FIVE_SIX))
     assert drafter.aux_layers == ()
     assert drafter.start(bound, 1) == 1
@@ -100,7 +101,7 @@ def test_a_draft_says_how_much_of_it_is_forced(probs: Tensor | None) -> None:
     for proposed, forced in (([5, 6, 7], [0, 2]), ([5, 9, 7], [0, 2]), ([], [0, 2])):
         drafter = Forced(Fixed(proposed, None if not proposed else probs))
         assert [draft.forced for draft in drafter.propose([free, bound], [3, 3])] == forced
-    assert [draft.forced for draft in Forced(None).propose([free, bound], [3, 1])] == [0, 1]
+    assert [draft.forced for draft in Forced(Nothing()).propose([free, bound], [3, 1])] == [0, 1]
 
 
 def test_everything_else_is_the_drafters() -> None:
@@ -131,7 +132,7 @@ class Broken(Automaton):
 
 def test_a_constraint_that_fails_forces_nothing_and_the_others_are_drafted_for() -> None:
     broken, bound = request("a", [1], Broken(FIVE_SIX)), request("b", [1], Automaton(FIVE_SIX))
-    assert drafted(Forced(None), (broken, 3), (bound, 3)) == [[], [5, 6]]
+    assert drafted(Forced(Nothing()), (broken, 3), (bound, 3)) == [[], [5, 6]]
     assert drafted(Forced(Fixed([8])), (broken, 3), (bound, 3)) == [[8], [5, 6]]
 
 

@@ -36,7 +36,7 @@ from tests.engine.checkpoints import (
     write_mtp_target,
     write_target,
 )
-from tests.engine.drafters import Oracle, use
+from tests.engine.drafters import Nothing, Oracle, use
 from tests.engine.loop import continuation
 from tests.examples import examples
 from tests.grammar.test_matcher import TOOLS
@@ -247,7 +247,7 @@ class World:
     def drafting(self, case: str, k: int, **options: Any) -> LLMCore:
         core = self.core(self.drafters.get(case, LOOKUP), k, **options)
         if case == "forced alone":
-            use(core, Forced(None))
+            use(core, Forced(Nothing()))
         if "oracle" in case:
             use(core, Forced(Oracle(self.truth, wrong=0.3 if "wrong" in case else 0.0, seed=k)))
         return core

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.engine.tuning.model import KernelChoice, Work, choose, floor, seconds
-from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, Candidate, Kind, Measured, Row, Table, table
+from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, RANK, Candidate, Kind, Measured, Row, Table, table
 from dovetail.errors import EngineError
 from tests.examples import examples
 
@@ -196,9 +196,26 @@ def test_every_row_compiles_and_fits(expected: Row) -> None:
 @pytest.mark.skipif(not _compiles(), reason="compiling needs Triton, without its interpreter")
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_the_second_pass_compiles(arch: str) -> None:
-    from dovetail.engine.tuning.compiling import compile_merge
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
 
-    assert [compile_merge(arch, splits) for splits in (2, 128)] == [0, 0]
+    from dovetail.engine.attention.triton_mla import merge_parts
+    from dovetail.engine.tuning.compiling import resources
+
+    signature = {"mixed": "*fp32", "sums": "*fp32", "out": "*bf16", "total": "*fp32", "splits": "i32"}
+    for splits in (2, 128):
+        constants = {"RANK": RANK, "SPLITS": splits}
+        source = ASTSource(
+            fn=merge_parts,
+            signature=signature | dict.fromkeys(constants, "constexpr"),
+            constexprs=constants,
+            attrs={(i,): [["tt.divisibility", 16]] for i in range(4)},
+        )
+        target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+        compiled = triton.compile(source, target=target, options={"num_warps": 4, "enable_fp_fusion": True})
+        usage = resources(compiled.asm["cubin"])
+        assert usage["STACK"] + usage["LOCAL"] == 0
 
 
 @pytest.mark.skipif(not _compiles(), reason="compiling needs Triton, without its interpreter")

@@ -6,48 +6,29 @@ from collections.abc import Sequence
 
 import torch
 
-from dovetail.engine.drafting.base import Draft, Drafter, Observed
+from dovetail.engine.drafting.base import Draft, DrafterWrapper
 from dovetail.engine.request import Request
 from dovetail.errors import guarded
 
 
-class Forced:
-    """A drafter that proposes forced tokens where `drafter` (None: no drafter) proposes something else or nothing.
+class Forced(DrafterWrapper):
+    """A drafter around another one. It proposes forced tokens where the inner one proposes something else, or nothing.
 
-    The draft of `drafter` is preferred when it begins with the forced tokens, because it goes on after them: on
+    The draft of the inner drafter is preferred when it begins with the forced tokens, because it goes on after them: on
     constrained calls of the demo pair with 3 drafts a step, EAGLE-3 makes 3.35 tokens a step, and with forced tokens in
     place of its drafts 2.82.
     """
-
-    def __init__(self, drafter: Drafter | None) -> None:
-        self._drafter = drafter
-        self.aux_layers: tuple[int, ...] = () if drafter is None else drafter.aux_layers
-
-    def start(self, request: Request, cached: int) -> int:
-        return cached if self._drafter is None else self._drafter.start(request, cached)
-
-    def observe(self, observed: Sequence[Observed]) -> None:
-        if self._drafter is not None:
-            self._drafter.observe(observed)
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
         """As `Drafter.propose`. The inner drafter is not asked where forced tokens fill the window."""
         certain = [forced(request, count) for request, count in zip(requests, counts, strict=True)]
         drafts = [Draft(tokens, forced=len(tokens)) for tokens in certain]
         unfilled = [i for i, count in enumerate(counts) if len(certain[i]) < count]
-        if self._drafter is not None and unfilled:
-            proposed = self._drafter.propose([requests[i] for i in unfilled], [counts[i] for i in unfilled])
+        if unfilled:
+            proposed = super().propose([requests[i] for i in unfilled], [counts[i] for i in unfilled])
             for i, draft in zip(unfilled, proposed, strict=True):
                 drafts[i] = _preferred(draft, certain[i])
         return drafts
-
-    def release(self, request: Request) -> None:
-        if self._drafter is not None:
-            self._drafter.release(request)
-
-    def check_integrity(self, requests: set[str]) -> None:
-        if self._drafter is not None:
-            self._drafter.check_integrity(requests)
 
 
 def forced(request: Request, count: int) -> list[int]:

@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from dovetail.engine.attention.triton_mla import attend_parts, merge_parts
+from dovetail.engine.attention.triton_mla import attend_parts
 from dovetail.engine.tuning.table import RANK, ROPE, Candidate, Kind, Row
 from dovetail.errors import EngineError
 
@@ -82,7 +82,7 @@ def compile_row(arch: str, kind: Kind, candidate: Candidate, block_size: int = 6
     target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
     options = {"num_warps": candidate.warps, "num_stages": candidate.stages, "enable_fp_fusion": True}
     compiled = triton.compile(source, target=target, options=options)
-    usage = _usage(compiled.asm["cubin"])
+    usage = resources(compiled.asm["cubin"])
     instructions = sorted(set(_INSTRUCTIONS.findall(compiled.asm["ptx"])))
     return Row(
         arch=arch,
@@ -96,23 +96,7 @@ def compile_row(arch: str, kind: Kind, candidate: Candidate, block_size: int = 6
     )
 
 
-def compile_merge(arch: str, splits: int) -> int:
-    """Compile the second pass for `arch` and up to `splits` parts; returns its stack, bytes of a thread."""
-    signature = {"mixed": "*fp32", "sums": "*fp32", "out": "*bf16", "total": "*fp32", "splits": "i32"}
-    constants = {"RANK": RANK, "SPLITS": splits}
-    source = ASTSource(
-        fn=merge_parts,
-        signature=signature | dict.fromkeys(constants, "constexpr"),
-        constexprs=constants,
-        attrs={(i,): [["tt.divisibility", 16]] for i in range(4)},
-    )
-    target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": 4, "enable_fp_fusion": True})
-    usage = _usage(compiled.asm["cubin"])
-    return usage["STACK"] + usage["LOCAL"]
-
-
-def _usage(cubin: bytes) -> dict[str, int]:
+def resources(cubin: bytes) -> dict[str, int]:
     """Registers and stack of the kernel in `cubin`, as `cuobjdump` reports them."""
     tools = sorted(Path(triton.__file__).parent.rglob("cuobjdump"))
     if not tools:
