@@ -248,7 +248,7 @@ def _dangling(references: References) -> Iterator[Place]:
 
 def _mismatch(error: jsonschema_rs.ValidationError, schema: Any) -> str:
     """The place of the invalid value, and of the keyword of `schema` that it does not satisfy."""
-    where = "".join(f"/{_step(step)}" for step in error.instance_path) or "the arguments"
+    where = pointer(tuple(map(str, error.instance_path)))[1:] or "the arguments"
     path = drafts.as_sent(schema, _untranslated(schema, tuple(map(str, error.schema_path))))
     return f"{_short(where)} against {_short(pointer(path))}"
 
@@ -264,10 +264,6 @@ def _untranslated(schema: Any, path: Path) -> Path:
                 return (*path[:i], "pattern")
             part = part.get(step)
     return path
-
-
-def _step(step: str | int) -> str:
-    return str(step).replace("~", "~0").replace("/", "~1")
 
 
 def _short(text: str) -> str:

@@ -54,7 +54,7 @@ def newest(schema: Any) -> Any:
 
 def as_sent(schema: Any, path: Path) -> Path:
     """The path in `schema` of a place that has the path `path` in `newest(schema)`."""
-    return (*_renamed(schema, path, _TO_OLD),) if _names_no_draft(schema) else path
+    return (*_renamed(schema, path, TO_OLD),) if _names_no_draft(schema) else path
 
 
 def in_newest_words(keywords: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ def _moved(reference: str, resource: Any) -> str:
 
 #: Keywords beside a list as `items`: by the old word the new one, and the other way round.
 _TO_NEW = {"items": "prefixItems", "additionalItems": "items"}
-_TO_OLD = {"prefixItems": "items", "items": "additionalItems"}
+TO_OLD = {"prefixItems": "items", "items": "additionalItems"}
 
 
 def _renamed(schema: Any, path: Path, names: Mapping[str, str]) -> Iterator[str]:
@@ -127,5 +127,5 @@ def _renamed(schema: Any, path: Path, names: Mapping[str, str]) -> Iterator[str]
             if step in VALUES:
                 yield from path[i + 1 :]
                 return
-            part = part.get(renamed if names is _TO_OLD else step)
+            part = part.get(renamed if names is TO_OLD else step)
             by_name = step in BY_NAME and isinstance(part, Mapping)

@@ -26,6 +26,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
 TYPE_OF = {keyword: kind for kind, keywords in ABOUT.items() for keyword in keywords}
 #: Keywords that apply other schemas to the same value.
 COMPOUND = ("$ref", "allOf", "anyOf", "oneOf")
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 ABOUT_ALL = ("type", "enum", "const", "not", "if", "$dynamicRef", "$recursiveRef", *COMPOUND)
 ASSERTIONS = frozenset((*ABOUT_ALL, *TYPE_OF))
 #: Keywords whose value is an object of schemas by name.

@@ -7,9 +7,10 @@ copies may fill gigabytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from dovetail.grammar.schemas.finite import Resolve
 from dovetail.grammar.schemas.keywords import listed
 
 _UNIONS = ("anyOf", "oneOf")
@@ -23,7 +24,6 @@ _NO_SCHEMAS = ("enum", "const", "required", *_SILENT[2:])
 #: The search for schemas that apply together takes time too: this many of them count as one copy.
 _FOUND_PER_COPY = 10
 
-Resolve = Callable[[Mapping[str, Any]], Any]
 _Schemas = Sequence[Mapping[str, Any]]
 
 

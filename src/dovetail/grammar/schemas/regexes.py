@@ -8,7 +8,7 @@ bytes (jsonschema-rs 0.58, one core).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from dovetail.grammar.schemas.keywords import BY_NAME, VALUES
@@ -28,8 +28,13 @@ _OPERATORS = frozenset("*+?|^$")
 
 def size(regex: Any) -> int:
     """The transitions of a regex with its repetitions written out, at most."""
+    return written_out(_PIECE.findall(regex) if isinstance(regex, str) else (), _transitions)
+
+
+def written_out(pieces: Iterable[str], size_of: Callable[[str], int]) -> int:
+    """The sizes of the pieces of a regex added up, with its repetitions written out."""
     groups = [[0, 0]]  # of each open group: the size before its last piece, and of its last piece
-    for piece in _PIECE.findall(regex) if isinstance(regex, str) else ():
+    for piece in pieces:
         if piece == "(":
             groups.append([0, 0])
         elif piece == ")" and len(groups) > 1:
@@ -38,7 +43,7 @@ def size(regex: Any) -> int:
         elif len(piece) > 1 and piece[0] == "{":
             groups[-1][1] *= max(1, *map(int, re.findall("[0-9]{1,6}", piece)))
         elif piece not in _OPERATORS:
-            groups[-1] = [sum(groups[-1]), _transitions(piece)]
+            groups[-1] = [sum(groups[-1]), size_of(piece)]
     return sum(map(sum, groups))
 
 

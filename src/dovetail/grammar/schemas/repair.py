@@ -17,7 +17,7 @@ from dovetail.grammar.cache import Cache
 from dovetail.grammar.schemas import drafts
 from dovetail.grammar.schemas.bounds import MAX_DEPTH, MAX_REFERENCES
 from dovetail.grammar.schemas.check import is_identifier, is_regex
-from dovetail.grammar.schemas.keywords import BY_NAME, VALUES
+from dovetail.grammar.schemas.keywords import BY_NAME, REFERENCES, VALUES
 from dovetail.grammar.schemas.references import Path, Place, References, encoded, pointer
 
 _MAX_ROUNDS = 8  # a removal may bring up new faults, in what refers to the removed part
@@ -33,7 +33,6 @@ _SINGLE = frozenset(
     ("items", "additionalProperties", "additionalItems", "contains", "propertyNames", "not", "if", "then", "else")
 ).union(_UNEVALUATED)
 _WITH_SCHEMAS = BY_NAME | _LISTS | _SINGLE
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 #: By keyword, the keywords that would allow fewer values without it.
 _DEPENDENT: Mapping[str, tuple[str, ...]] = {
     "properties": ("additionalProperties",),
@@ -127,7 +126,7 @@ def _measured(schema: Any) -> tuple[bool, int]:
         if size > _MAX_SIZE or depth > MAX_DEPTH:
             return False, size
         if isinstance(value, Mapping) and not by_name:
-            references.update(each for key in _REFERENCES if isinstance(each := value.get(key), str))
+            references.update(each for key in REFERENCES if isinstance(each := value.get(key), str))
             if len(references) > MAX_REFERENCES:
                 return False, size
             inner = [(each, key in BY_NAME) for key, each in value.items() if key not in VALUES]
@@ -227,7 +226,7 @@ class _Parts:
             if place.path in self.places or not isinstance(place.schema, dict):
                 continue
             self.places[place.path] = place
-            for keyword in _REFERENCES:
+            for keyword in REFERENCES:
                 if not isinstance(reference := place.schema.get(keyword), str):
                     continue
                 key = place.base, reference
@@ -251,7 +250,7 @@ class _Parts:
             yield ("type",), _NOT_AN_OBJECT
         yield from ((path, _DANGLING) for path in self._dangling)
         for path, place in self.places.items():
-            for keyword in _REFERENCES:
+            for keyword in REFERENCES:
                 if not isinstance(place.schema.get(keyword, ""), str):
                     yield (*path, keyword), _NOT_A_SCHEMA
             # The root's own `$id` does not matter: nothing here is loaded by a URI.

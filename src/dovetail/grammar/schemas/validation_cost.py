@@ -15,8 +15,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dovetail.grammar.schemas.keywords import listed
+from dovetail.grammar.schemas.keywords import REFERENCES, listed
 from dovetail.grammar.schemas.references import Path, Place, References
+from dovetail.grammar.schemas.regexes import written_out
 
 #: More than any bound.
 UNBOUNDED = 10**9
@@ -46,7 +47,6 @@ _MAX_APPLIED = 5_000
 _MAX_LEVELS = 30
 
 _PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{[0-9]+(?:,[0-9]*)?\}|.", re.DOTALL)
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 _DEPENDENT = ("dependentSchemas", "dependencies")
 _EVERY_VALUE = ("additionalProperties", "unevaluatedProperties")
@@ -191,7 +191,7 @@ class ValidationCost:
         for keyword, value in schema.items():
             if isinstance(value, Mapping | list):
                 self._spend(len(value))
-            if keyword in _REFERENCES:
+            if keyword in REFERENCES:
                 same += self._target(place, value)
             elif keyword in _SAME_VALUE and isinstance(value, Mapping):
                 same.append(below(place, keyword))
@@ -285,15 +285,4 @@ def width(regex: Any) -> int:
     if pieces[:1] == ["^"] and not {"(", "|"}.intersection(pieces):
         first = next((i for i, piece in enumerate(pieces) if piece in "*+?" or piece[0] == "{"), len(pieces))
         pieces = [".", *pieces[first + 1 :]]
-    groups = [[0, 0]]  # of each open group: the width before its last piece, and of its last piece
-    for piece in pieces:
-        if piece == "(":
-            groups.append([0, 0])
-        elif piece == ")" and len(groups) > 1:
-            inner = sum(groups.pop())
-            groups[-1] = [sum(groups[-1]), inner]
-        elif len(piece) > 1 and piece[0] == "{":
-            groups[-1][1] *= max(1, *map(int, re.findall("[0-9]{1,6}", piece)))
-        elif piece not in "*+?|^$":
-            groups[-1] = [sum(groups[-1]), 1]
-    return sum(map(sum, groups))
+    return written_out(pieces, lambda piece: 1)

@@ -13,14 +13,12 @@ from typing import Any
 
 import msgspec
 
-from dovetail.grammar.schemas.drafts import in_newest_words
+from dovetail.grammar.schemas.drafts import TO_OLD, in_newest_words
 from dovetail.grammar.schemas.exclusive import are_exclusive
 from dovetail.grammar.schemas.finite import FiniteSchemas
 from dovetail.grammar.schemas.keywords import is_old
 from dovetail.grammar.schemas.references import Place, References, pointer
 
-#: Of a tuple: its keyword in the words of 2020-12, and in older ones.
-_OLD_WORDS = {"prefixItems": "items", "items": "additionalItems"}
 #: In draft 4 these are true or false, and apply to the bound beside them.
 _DRAFT_4 = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 
@@ -118,4 +116,4 @@ class SchemaWalk:
 
 def _original(place: Place, keyword: str) -> str:
     """The keyword of the schema at `place` that has this one in the words of 2020-12."""
-    return _OLD_WORDS.get(keyword, keyword) if isinstance(place.schema.get("items"), list) else keyword
+    return TO_OLD.get(keyword, keyword) if isinstance(place.schema.get("items"), list) else keyword
