@@ -123,7 +123,7 @@ def test_the_check_after_a_call_is_the_same_matcher(seed: int) -> None:
 
 
 def test_a_check_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "_SECONDS", -1)
+    monkeypatch.setattr(check, "_CHECK_SECONDS", -1)
     checked = InputChecker(InputGrammar("regex", "a*"), checker(ANY_INPUT, "here"), "here")
     fault = checked.fault('{"input": "aa"}')
     assert fault is not None and fault.kind == "unchecked_arguments"

@@ -21,7 +21,10 @@ from dovetail.grammar.schemas.check import Checker, Fault
 
 #: Bytes that the library reads at once, because other threads wait meanwhile; and bytes read in the event loop.
 _PIECE, _QUICK = 1_024, 256
-_SECONDS = 0.5
+#: Seconds of CPU for the check of an input, and for the grammars of a request. Codex's takes 6 ms, the worst known half
+#: a second.
+_CHECK_SECONDS, _READ_SECONDS = 0.5, 2.0
+_CACHED, _CACHED_BYTES = 1_024, 2**20
 
 
 class InputChecker:
@@ -44,7 +47,7 @@ class InputChecker:
         if (fault := self._arguments.fault(arguments)) is not None:
             return fault
         text, matching = json.loads(arguments)[INPUT].encode(), matcher(self._grammar)
-        until = time.thread_time() + _SECONDS
+        until = time.thread_time() + _CHECK_SECONDS
         for start in range(0, len(text), _PIECE):
             piece = [*text[start : start + _PIECE]]
             consumed = matching.try_consume_tokens(piece)
@@ -57,24 +60,19 @@ class InputChecker:
         return None
 
 
-#: Seconds of CPU for the grammars of a request. That of codex takes 6 ms, the worst known half a second.
-_SECONDS = 2.0
-_CACHED, _CACHED_BYTES = 1_024, 2**20
-
-
 def check_together(tools: Iterable[Tool]) -> None:
     """Read the grammars of `tools`. Raises `SchemaRefused`, which names the tool, if they take too long together.
 
     A grammar that was read before counts as much again, so that a request is treated alike whatever came before.
     """
-    remaining = _SECONDS
+    remaining = _READ_SECONDS
     for tool in tools:
         if tool.grammar is None:
             continue
         if remaining <= 0:
             origin = tool.grammar_field
             raise SchemaRefused(
-                f"{origin} is not read: the grammars of the tools before it took more than {_SECONDS:g} seconds",
+                f"{origin} is not read: the grammars of the tools before it took more than {_READ_SECONDS:g} seconds",
                 param=origin,
             )
         grammar = tool.grammar
