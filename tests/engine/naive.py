@@ -200,7 +200,7 @@ def chained(network: Eagle3Reference | MTPReference, target: Model) -> Reference
 
 
 def parallel(network: Eagle3Reference, target: Model) -> Reference:
-    """The alignment is parallel.py's."""
+    """The alignment is `ParallelDrafter`'s."""
 
     def logits(tokens: list[int], drafted: list[int]) -> Tensor:
         aux = whole(target, tokens[:-1])[1]

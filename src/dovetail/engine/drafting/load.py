@@ -15,11 +15,10 @@ from dovetail.engine.cache.blocks import BlockPool
 from dovetail.engine.cache.tables import Tables
 from dovetail.engine.config import DrafterConfig, Eagle3Config, MTPConfig, TargetConfig, drafter_config, mtp_config
 from dovetail.engine.drafting.base import Chooser, Drafter
-from dovetail.engine.drafting.chain import LOOKAHEAD, ChainDrafter
+from dovetail.engine.drafting.chain import LOOKAHEAD, ChainDrafter, ParallelDrafter
 from dovetail.engine.drafting.draft_model import DraftModel
 from dovetail.engine.drafting.eagle3 import Eagle3
 from dovetail.engine.drafting.mtp import MTP
-from dovetail.engine.drafting.parallel import ParallelDrafter
 from dovetail.engine.models.base import Model
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
