@@ -13,7 +13,7 @@ import yaml
 
 from dovetail.checkpoints import hub
 from dovetail.cli.main import main
-from dovetail.cli.plan_report import headline
+from dovetail.cli.plan import headline
 from dovetail.plan import embedded, hardware, resolve
 from dovetail.plan.options import OPTIONS
 from tests.checkpoints.configs import KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_DFLASH, QWEN3_8B_EAGLE3, write

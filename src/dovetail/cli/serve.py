@@ -23,9 +23,8 @@ from starlette.applications import Starlette
 import dovetail
 from dovetail.checkpoints import fixed_sampling
 from dovetail.checkpoints.files import has_weights
-from dovetail.cli import plan_report
 from dovetail.cli.embedded_engine import LoadingBar, embedded_engine
-from dovetail.cli.plan import resolved
+from dovetail.cli.plan import introduce, resolved
 from dovetail.cli.terminal import PROBLEM, address_of, curl
 from dovetail.completion import Engine
 from dovetail.errors import CheckpointError, PlanError
@@ -272,7 +271,7 @@ def _serve_external(
 
 def _introduce(plan: Plan, keys: ClientKeys, console: Console) -> None:
     """Print the plan, the server's URL, and a request to try."""
-    plan_report.introduce(plan, console)
+    introduce(plan, console)
     console.print()
     host = plan.value("host")
     if not keys.needed and plan.value("uds") is None and not is_loopback(host):
