@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.checkpoints.drafter import read_drafter
-from dovetail.plan.drafter_support import cannot_run
+from dovetail.plan.pairing import cannot_run
 from tests.checkpoints.configs import (
     KIMI_EAGLE3,
     KIMI_EAGLE3_MLA,

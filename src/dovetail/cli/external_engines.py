@@ -20,8 +20,8 @@ from dovetail.completion import Engine
 from dovetail.errors import PlanError
 from dovetail.formats.base import Format
 from dovetail.plan import Plan
-from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.engines import missing_files
+from dovetail.plan.pairing import cannot_run
 from dovetail.server.api_keys import read_key
 from dovetail.tokens import Tokenizer
 

@@ -19,12 +19,12 @@ from dovetail.cli.files import print_json
 from dovetail.cli.terminal import PROBLEM, labelled, visible
 from dovetail.errors import PlanError
 from dovetail.plan import Plan, Setting, resolve
-from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.emit import emitted
 from dovetail.plan.emit.command import comment, shown
 from dovetail.plan.engines import NAMES
 from dovetail.plan.options import BY_NAME
 from dovetail.plan.outcome import Fit
+from dovetail.plan.pairing import cannot_run
 from dovetail.plan.parallel import GPUS, SIZES
 
 _ENGINES = {"helm": "vllm"}  # form of --emit -> its engine, where the names differ

@@ -21,9 +21,9 @@ from dovetail.engine.parallel.sizes import part
 from dovetail.engine.settings import FP8, GROUP, packed_bytes, packs
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.candidate import Advice, Candidate
-from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.layers import Setting
 from dovetail.plan.options import BY_NAME, GATE
+from dovetail.plan.pairing import cannot_run
 from dovetail.plan.parallel import OF_EMBEDDED as RANKS
 from dovetail.plan.parallel import embedded_sizes, why_not_embedded
 
