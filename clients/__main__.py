@@ -87,16 +87,15 @@ def _run_client(
 def _command(client: Client, environments: Environments, installed: Path) -> tuple[list[str], dict[str, str]]:
     """The program of a client as a command, and the variables that it needs."""
     script = SCRIPTS / client.script
-    variables = {"DOVETAIL_API": client.api, "DOVETAIL_VARIANT": client.variant}
-    if client.calls:
-        variables |= {"DOVETAIL_INSTALLED": str(installed), "DOVETAIL_NODE": environments.node()}
-        return [sys.executable, str(script)], variables
+    variables = {"DOVETAIL_API": client.api, "DOVETAIL_VARIANT": client.variant, "DOVETAIL_TOOLS": client.tools}
+    variables |= {"DOVETAIL_INSTALLED": str(installed), "DOVETAIL_NODE": environments.node()}
     if script.suffix == ".mjs":
         # node looks for packages beside the program.
         for source in (script, SCRIPTS / "common.mjs"):
             shutil.copy(source, installed)
         script = installed / client.script
-    return [environments.interpreter(ENVIRONMENTS[client.environment]), str(script)], variables
+    python = environments.python(ENVIRONMENTS[client.environment])
+    return [environments.node() if script.suffix == ".mjs" else python, str(script)], variables
 
 
 def _run_one(
@@ -111,8 +110,13 @@ def _run_one(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     target, started, earlier = server.target(), time.monotonic(), len(row.faults)
-    outcome = runner.run(command[0], folder, target.url, target.model, command[1], client.timeout_s)
-    row.add(outcome, server.target(len(target.completions)), calls=client.calls)
+    variables = {
+        **command[1],
+        "DOVETAIL_LOG": str(server.log),
+        "DOVETAIL_FIRST": "1" * (server.name == client.targets[0]),
+    }
+    outcome = runner.run(command[0], folder, target.url, target.model, variables, client.timeout_s)
+    row.add(outcome, server.target(len(target.completions)), client.tools, client.lacks)
     faults = row.faults[earlier:]
     console.print(
         f"  {server.name:13} {len(outcome.saw):2} seen, {len(faults)} faults, {time.monotonic() - started:.1f} s"

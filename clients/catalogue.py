@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 DEMO = "demo"
 FORMATS = ("kimi_k25", "deepseek_v32", "qwen3_coder")
@@ -10,12 +10,14 @@ TARGETS = (*FORMATS, DEMO)
 
 
 class Environment(NamedTuple):
-    """Packages of one client. `kind` is the registry, `torch` whether it needs one (then the build without CUDA)."""
+    """Packages of one client. `kind` is the registry, `torch` whether it needs one (then the build without CUDA),
+    `python` the version that it needs if ours is too old."""
 
     name: str
     kind: str  # pypi or npm
     packages: tuple[str, ...]
     torch: bool = False
+    python: str = ""
 
 
 class Client(NamedTuple):
@@ -24,7 +26,7 @@ class Client(NamedTuple):
     `script`: its file in clients/scripts; `variant` is told to it.
     `timeout_s`: how long all of it may take against one target.
     `targets`: what it is run against.
-    `calls`: the tools that it uses, one in a turn, for a client that works at the task by itself.
+    `tools`: their name in `scripted.agents`, for a client that works at the edit task.
     `lacks`: the features that the client, or this API, does not offer.
     """
 
@@ -35,7 +37,7 @@ class Client(NamedTuple):
     variant: str = ""
     timeout_s: float = 240
     targets: tuple[str, ...] = (FORMATS[0], DEMO)
-    calls: tuple[str, ...] = ()
+    tools: str = ""
     lacks: tuple[str, ...] = ()
 
 
@@ -78,6 +80,24 @@ ENVIRONMENTS = {
         ),
         Environment("codex", "npm", ("@openai/codex@0.169.0",)),
         Environment("claude-code", "npm", ("@anthropic-ai/claude-code@2.1.330",)),
+        # The last that is more than a note to use Kimi Code.
+        Environment("kimi-cli", "pypi", ("kimi-cli==1.49.0",), python="3.13"),
+        Environment("kimi-code", "npm", ("@moonshot-ai/kimi-code@2.1.0",)),
+        Environment("opencode", "npm", ("opencode-ai@1.18.33",)),
+        Environment("pi", "npm", ("@earendil-works/pi-coding-agent@1.6.0",)),
+        Environment("qwen-code", "npm", ("@qwen-code/qwen-code@0.24.4",)),
+        Environment("cline", "npm", ("cline@3.0.65",)),
+        Environment("continue", "npm", ("@continuedev/cli@1.5.47",)),
+        Environment("aider", "pypi", ("aider-chat==0.86.2",)),
+        Environment("mini-swe-agent", "pypi", ("mini-swe-agent==2.4.6",)),
+        Environment("openhands-sdk", "pypi", ("openhands-sdk==1.58.2", "openhands-tools==1.58.2"), python="3.13"),
+        Environment(
+            "deepagents", "pypi", ("deepagents==0.7.32", "langchain-openai==1.7.3", "langchain-anthropic==1.7.7")
+        ),
+        Environment("google-adk", "pypi", ("google-adk==2.13.0", "litellm==1.106.2")),
+        Environment("semantic-kernel", "pypi", ("semantic-kernel==1.45.0",)),
+        Environment("dspy", "pypi", ("dspy==3.4.1",)),
+        Environment("openai-agents-node", "npm", ("@openai/agents@0.20.0", "zod@4.6.7", "openai@7.57.0")),
     )
 }
 
@@ -86,6 +106,17 @@ _RAW = ("reasoning", "call", "streamed_call", "parallel", "result", "structured"
 _SCORES = ("scored", "generated")
 #: instructor makes objects, and takes answers that are none for failures.
 _OBJECTS = ("plain", "reasoning", "length")
+
+#: aider has no tools.
+_CALLS = ("turns", "exact", "both_results", "failed_call", "outgrown")
+
+
+def _agent(name: str, api: str, script: str, environment: str = "", tools: str = "", **fields: Any) -> Client:
+    """A coding agent, in the environment and with the tools of its name."""
+    environment = environment or name
+    fields = {"timeout_s": 400, "targets": FORMATS, "tools": tools or environment, **fields}
+    return Client(name, environment, api, script, **fields)
+
 
 CLIENTS = (
     Client("openai (Python)", "openai", "chat", "openai_chat.py", targets=TARGETS),
@@ -119,24 +150,24 @@ CLIENTS = (
     Client("Vercel AI SDK", "vercel", "messages", "vercel_ai.mjs"),
     Client("llm", "llm", "chat", "llm_command.py"),
     Client("llm", "llm", "completions", "llm_command.py", lacks=_RAW),
-    Client("codex", "codex", "responses", "codex_exec.py", targets=FORMATS, calls=("exec_command",) * 3),
-    Client(
-        "codex, apply_patch",
-        "codex",
-        "responses",
-        "codex_exec.py",
-        "apply_patch",
-        targets=FORMATS,
-        calls=("exec_command", "apply_patch", "exec_command"),
-    ),
-    Client(
-        "claude-code",
-        "claude-code",
-        "messages",
-        "claude_print.py",
-        targets=FORMATS,
-        calls=("Read", "Edit", "Bash"),
-    ),
+    _agent("codex", "responses", "codex_exec.py"),
+    _agent("codex, apply_patch", "responses", "codex_exec.py", "codex", "apply_patch", variant="apply_patch"),
+    _agent("claude-code", "messages", "claude_print.py"),
+    _agent("kimi-cli", "chat", "kimi_cli_print.py"),
+    _agent("Kimi Code", "chat", "kimi_code_print.py", "kimi-code"),
+    _agent("Kimi Code", "responses", "kimi_code_print.py", "kimi-code"),
+    _agent("Kimi Code", "messages", "kimi_code_print.py", "kimi-code"),
+    _agent("opencode", "chat", "opencode_run.py"),
+    _agent("pi", "chat", "pi_print.py"),
+    _agent("qwen-code", "chat", "qwen_code_print.py"),
+    _agent("cline", "chat", "cline_task.py"),
+    _agent("Continue", "chat", "continue_print.py", "continue"),
+    Client("aider", "aider", "chat", "aider_message.py", timeout_s=400, targets=FORMATS, lacks=_CALLS),
+    _agent("mini-swe-agent", "chat", "mini_swe_agent.py"),
+    _agent("openhands-sdk", "chat", "openhands_conversation.py"),
+    _agent("deepagents", "chat", "deepagents_agent.py"),
+    _agent("deepagents", "responses", "deepagents_agent.py"),
+    _agent("deepagents", "messages", "deepagents_agent.py"),
     Client("lm-eval", "lm-eval", "completions", "lm_eval_tasks.py", timeout_s=400, lacks=("benchmarked", "counted")),
     Client("guidellm", "guidellm", "chat", "guidellm_benchmark.py", lacks=_SCORES),
     Client("guidellm", "guidellm", "responses", "guidellm_benchmark.py", lacks=_SCORES),

@@ -39,11 +39,9 @@ class Environments:
             marker.write_text(packages)
         return folder
 
-    def interpreter(self, environment: Environment) -> str:
-        """The program that runs the client's scripts."""
-        if environment.kind == "pypi":
-            return str(self._folder / environment.name / "bin" / "python")
-        return self.node()
+    def python(self, environment: Environment) -> str:
+        """The Python that runs the client's programs."""
+        return str(self._folder / environment.name / "bin" / "python") if environment.kind == "pypi" else sys.executable
 
     def node(self) -> str:
         """A node that is new enough: the machine's own, or one from the registry."""
@@ -61,7 +59,7 @@ class Environments:
     def versions(self, environment: Environment) -> dict[str, str]:
         """The installed versions of the environment's packages."""
         if environment.kind == "pypi":
-            listed = self._run([self._uv(), "pip", "freeze", "--python", self.interpreter(environment)])
+            listed = self._run([self._uv(), "pip", "freeze", "--python", self.python(environment)])
             pairs = (line.split("==") for line in listed.splitlines() if "==" in line)
         else:
             pairs = (package.rsplit("@", 1) for package in environment.packages)
@@ -70,7 +68,7 @@ class Environments:
 
     def _make_pypi(self, environment: Environment, folder: Path) -> None:
         uv, python = self._uv(), str(folder / "bin" / "python")
-        self._run([uv, "venv", "-q", "--allow-existing", "--python", sys.executable, str(folder)])
+        self._run([uv, "venv", "-q", "--allow-existing", "--python", environment.python or sys.executable, str(folder)])
         install = [uv, "pip", "install", "-q", "--python", python]
         if environment.torch:
             # First, alone and exact, so that no resolver brings CUDA's packages.
@@ -100,7 +98,10 @@ class Environments:
         return str(folder / "bin" / "uv")
 
     def _run(self, command: list[str], cwd: Path | None = None) -> str:
-        variables = {**os.environ, "UV_CACHE_DIR": str(self._folder / "uv-cache")}
+        # uv takes a newer Python of pyenv's only from the path.
+        newer = map(str, Path.home().glob(".pyenv/versions/*/bin"))
+        path = os.pathsep.join((os.environ["PATH"], *newer))
+        variables = {**os.environ, "PATH": path, "UV_CACHE_DIR": str(self._folder / "uv-cache")}
         try:
             done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True)
         except OSError as error:

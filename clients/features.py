@@ -40,8 +40,12 @@ LIMITS = (
 AGENT = (
     Feature("edited", "edited", "the file on disk is as the task wants it"),
     Feature("report", "report", "the closing text, which quotes the last tool's result"),
-    Feature("turns", "turns", "four turns of the model: three calls, of the tools that it was to use, and the report"),
+    Feature("turns", "turns", "the turns of the model are the task's: two calls, an edit, a command, the report"),
     Feature("exact", "exact", "each prompt begins with the tokens of the turn before, id for id"),
+    Feature("both_results", "two calls", "both results of two calls in one answer reach the model, in their order"),
+    Feature("failed_call", "failed call", "the error of a command that fails reaches the model"),
+    Feature("cancelled", "cancel", "when the agent is stopped in the middle of an answer, the engine stops"),
+    Feature("outgrown", "too long", "beyond the context it goes on from a shortened conversation, or names the reason"),
 )
 MEASURE = (
     Feature("scored", "scored", "a multiple-choice task by log probabilities, with the known score"),
@@ -90,6 +94,12 @@ def _streamed(saw: Any, target: Target) -> bool:
     return bool(saw == tasks.PERSON)  # instructor streams objects
 
 
+def _outgrown(saw: Any, target: Target) -> bool:
+    grown = max((line["prompt"] for line in target.completions if line["script"] == "grow"), default=0)
+    said = any(words in saw for words in (tasks.SHORTENED, tasks.WENT_ON)) or "context" in saw.lower()
+    return said and grown > tasks.CONTEXT / 2
+
+
 _EXPECTED: dict[str, Callable[[Any, Target], bool]] = {
     "plain": _equals(tasks.HELLO_ANSWER),
     "stream": _streamed,
@@ -108,6 +118,10 @@ _EXPECTED: dict[str, Callable[[Any, Target], bool]] = {
     "report": _says(tasks.EDIT_ANSWER),
     "turns": _equals(True),
     "exact": _equals(True),
+    "both_results": _equals(True),
+    "failed_call": _says(tasks.MISSING_ERROR),
+    "cancelled": _equals(True),
+    "outgrown": _outgrown,
     "scored": _equals(tasks.EXAM_SCORE),
     "generated": _equals(1.0),
     "benchmarked": _equals([tasks.BENCHMARK_REQUESTS, 0]),

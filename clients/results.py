@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clients import tasks
 from clients.catalogue import CLIENTS, Client
 from clients.features import FEATURES, Target, fault
 from clients.runner import Outcome
+from clients.scripted.agents import task_calls
 
 NOT_OFFERED, NOT_TRIED = "–", "not tried"
 
@@ -37,10 +39,12 @@ class Row:
         """The features that the client's program has tried."""
         return {*self.passed, *(feature for _, feature, _ in self.faults)}
 
-    def add(self, outcome: Outcome, target: Target, calls: Sequence[str] = ()) -> None:
-        """Add what the client saw of `target`. `calls`: see `Client`."""
-        saw = {**outcome.saw, **(_agent_turns(target, calls) if calls else {})}
+    def add(self, outcome: Outcome, target: Target, tools: str = "", lacks: Container[str] = ()) -> None:
+        """Add what the client saw of `target`. `tools`, `lacks`: see `Client`."""
+        saw = {**outcome.saw, **(_agent_turns(target, tools) if tools else {})}
         for feature in FEATURES:
+            if feature.name in lacks:
+                continue
             if feature.name in outcome.errors:
                 self.faults.append([target.name, feature.name, outcome.errors[feature.name]])
             elif feature.name in saw:
@@ -67,13 +71,17 @@ def title(client: Client) -> str:
     return f"{client.name}, {client.api}"
 
 
-def _agent_turns(target: Target, calls: Sequence[str]) -> dict[str, Any]:
-    """Whether an agent made these calls and then ended, and whether each prompt went on from the turn before."""
+def _agent_turns(target: Target, tools: str) -> dict[str, Any]:
+    """Whether an agent made the task's calls, turn by turn, whether each prompt went on from the turn before, and what
+    the calls of the first turn returned."""
     turns = [line for line in target.completions if line["script"] == "edit"]
     made = [line["calls"] for line in turns]
+    read, missing, *_ = [*(turns[1]["results"] if len(turns) > 1 else ()), "", ""]
     return {
-        "turns": made == [*([name] for name in calls), []] or made,
+        "turns": made == task_calls(tools) or made,
         "exact": next((line["differs"] for line in turns[1:] if line["differs"]), True),
+        "both_results": (tasks.OLD in read and bool(missing)) or [read, missing],
+        "failed_call": missing,
     }
 
 

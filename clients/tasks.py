@@ -53,13 +53,41 @@ PERSON_SCHEMA: dict[str, Any] = {
 
 OLD, NEW = "draft", "final"
 EDIT_FILE = "Chapter one.\nThis is the draft of it.\nThe end.\n"
-EDIT_PATTERN = rf"Replace the word {OLD} by {NEW} in (?P<path>[\w./-]+), then count the lines that have it\."
+#: What the model asks for beside the file, which is not there, and what the tool's error says.
+MISSING, MISSING_ERROR = "missing.txt", "No such file"
+_TOOLS = r"with (?P<tools>[\w-]+)'s tools"
+EDIT_PATTERN = rf"Replace the word {OLD} by {NEW} in (?P<path>[\w./-]+) {_TOOLS}, then count the lines that have it\."
+#: The same for an agent that reads blocks in the text instead of calls.
+BLOCKS_PATTERN = rf"Replace the word {OLD} by {NEW} in (?P<path>[\w./-]+) by a SEARCH/REPLACE block\."
 EDIT_ANSWER = "The file is edited; lines with the new word: 1."
 
 
-def edit_request(path: str) -> str:
-    """The task of a coding agent, for the file at `path`."""
-    return f"Replace the word {OLD} by {NEW} in {path}, then count the lines that have it."
+def edit_request(path: str, tools: str) -> str:
+    """The task of a coding agent, for the file at `path`. `tools`: their name in `scripted.agents`."""
+    return f"Replace the word {OLD} by {NEW} in {path} with {tools}'s tools, then count the lines that have it."
+
+
+def blocks_request(path: str) -> str:
+    """The task of a coding agent without tools."""
+    return f"Replace the word {OLD} by {NEW} in {path} by a SEARCH/REPLACE block."
+
+
+#: An answer that takes half a minute, for an agent that is stopped before its end.
+SLOW = "Count to three hundred, slowly."
+SLOW_ANSWER = ", ".join(map(str, range(1, 301))) + "."
+
+#: The scripted model's context.
+CONTEXT = 131_072
+#: A task whose results fill the context. Once a prompt has no more results than the one before, the model says
+#: `SHORTENED`, as a summary or as the next step; a conversation that has those words ends in `WENT_ON`.
+GROW_PATTERN = rf"Print the numbers after (?P<number>\d+) {_TOOLS}\."
+SHORTENED = "The conversation was shortened."
+WENT_ON = "I went on from the summary."
+
+
+def grow_request(number: str, tools: str) -> str:
+    """The task whose results fill the context. `number` tells one conversation from another."""
+    return f"Print the numbers after {number} with {tools}'s tools."
 
 
 #: A multiple-choice exam. The scripted model prefers the answer at `preferred`; it is wrong once.

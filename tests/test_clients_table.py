@@ -13,6 +13,8 @@ from clients.features import FEATURES, Target, fault
 from clients.page import page
 from clients.results import Record, Row, title
 from clients.runner import Outcome
+from clients.scripted.agents import HANDS, task_calls
+from clients.scripted.answers import SCRIPTS
 
 LOG = ({"script": "hello", "prompt": 10, "output": 34, "differs": None},)
 SCRIPTED = Target("kimi_k25", "http://127.0.0.1:1", "scripted", reasons=True, scripted=True, completions=LOG)
@@ -92,14 +94,68 @@ def test_the_catalogue_is_consistent() -> None:
     for client in CLIENTS:
         assert client.environment in ENVIRONMENTS
         assert (scripts / client.script).is_file()
+        assert not client.tools or client.tools in HANDS
     assert len({feature.name for feature in FEATURES}) == len(FEATURES)
 
 
-def test_an_agent_must_use_the_tools_that_it_was_to_use() -> None:
-    turns = [{"script": "edit", "calls": calls, "differs": None} for calls in (["Read"], ["Edit"], [])]
+READ = {"script": "edit", "calls": ["Read", "Bash"], "differs": None, "results": []}
+RESULTS = [tasks.EDIT_FILE, f"cat: {tasks.MISSING_ERROR} or directory"]
+
+
+def agent(*steps: dict[str, Any], lacks: tuple[str, ...] = ()) -> Row:
+    """The row of an agent with claude-code's tools whose turns after the first were `steps`."""
+    turns = [READ, *({**READ, "results": RESULTS, **step} for step in steps)]
+    filled = Row("a", "2026-01-01")
     target = SCRIPTED._replace(completions=turns)
-    done, other = Row("a", "2026-01-01"), Row("b", "2026-01-01")
-    done.add(Outcome({"edited": tasks.EDIT_FILE}, {}, None, ""), target, ("Read", "Edit"))
-    other.add(Outcome({"edited": tasks.EDIT_FILE}, {}, None, ""), target, ("Read", "Write"))
-    assert (done.cell("turns"), done.cell("exact"), done.cell("edited")) == ("yes", "yes", "no")
-    assert other.cell("turns") == "no"
+    filled.add(Outcome({"edited": tasks.EDIT_FILE}, {}, None, ""), target, "claude-code", lacks)
+    return filled
+
+
+def test_an_agent_must_make_the_calls_of_its_tools() -> None:
+    done = agent({"calls": ["Edit"]}, {"calls": ["Bash"]}, {"calls": []})
+    names = ("turns", "exact", "both_results", "failed_call", "edited")
+    assert [done.cell(name) for name in names] == ["yes", "yes", "yes", "yes", "no"]
+    assert agent({"calls": ["Write"]}, {"calls": ["Bash"]}, {"calls": []}).cell("turns") == "no"
+    assert agent({"calls": ["Edit"]}).cell("turns") == "no"
+
+
+@pytest.mark.parametrize("results", [[], RESULTS[:1], RESULTS[::-1]])
+def test_an_agent_must_bring_back_both_results(results: list[str]) -> None:
+    assert agent({"calls": ["Edit"], "results": results}).cell("both_results") == "no"
+
+
+def test_a_feature_that_a_client_lacks_is_no_fault() -> None:
+    changed = {"calls": ["Edit"], "differs": ["a", "b"]}
+    assert agent(changed).cell("exact") == "no"
+    assert agent(changed, lacks=("exact",)).cell("exact", ("exact",)) == "–"
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        (f"... {tasks.SHORTENED}", True),
+        (tasks.WENT_ON, True),
+        ("Error: 400 This model's maximum context length is 131072 tokens", True),
+        ("", False),
+        ("0\n1\n2", False),
+    ],
+)
+def test_an_agent_goes_on_beyond_the_context_or_says_why_not(text: str, right: bool) -> None:
+    grown = {"script": "grow", "prompt": tasks.CONTEXT - 10_000}
+    assert (fault("outgrown", text, SCRIPTED._replace(completions=[grown])) is None) == right
+    assert fault("outgrown", text, SCRIPTED) is not None
+
+
+@pytest.mark.parametrize("name", HANDS)
+def test_the_scripted_model_goes_through_the_edit_task(name: str) -> None:
+    """Its answers to results that come back as they should, and to a file that was not shown."""
+    request = tasks.edit_request("/tmp/a.txt", name)
+    script = next(script for script in SCRIPTS if script.name == "edit")
+    match = script.pattern.search(request)
+    assert match is not None
+    results = [*RESULTS, "done", "matches: 1"]
+    turns = [script.turn(match, results[:count])[0] for count in (0, 2, 3, 4)]
+    assert [[name for name, _ in turn.calls] for turn in turns] == task_calls(name)
+    assert tasks.EDIT_ANSWER in turns[-1].text + str(turns[-1].calls)
+    assert "This is the final of it." in str(turns[1].calls)
+    assert "This is" not in str(script.turn(match, ["not found", "", "done"][:2])[0].calls)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from clients import tasks
+from clients.scripted.agents import HANDS
 
 
 class Say(NamedTuple):
@@ -78,52 +80,42 @@ def _person(match: re.Match[str], results: Sequence[str]) -> Turn:
 
 
 def _edit(match: re.Match[str], results: Sequence[str]) -> Turn:
-    """A coding agent's task: read the file, replace a word in it, count its lines, report."""
-    path = match["path"]
-    return _EDIT_STEPS[min(len(results), 3)](path, results)
+    """A coding agent's task: read the file and one that is missing, replace a word, count its lines, report."""
+    path, hands = match["path"], HANDS[match["tools"]]
+    if len(results) < 2:
+        missing = hands.run(f"cat {Path(path).with_name(tasks.MISSING)}")
+        return [Say("I read the file first.", "The task names one file.", (hands.read(path), missing))]
+    if len(results) == 2:
+        # The line as the tool showed it, so that a result that got lost or changed on the way makes the edit fail.
+        shown = re.search(rf"This[^\n.]*{tasks.OLD}[^\n.]*\.", results[0])
+        old = shown[0] if shown else "(the line was not shown)"
+        return [Say(reasoning="One word changes.", calls=(hands.edit(path, old, old.replace(tasks.OLD, tasks.NEW)),))]
+    if len(results) == 3:
+        return [Say(calls=(hands.run(f"grep -c {tasks.NEW} {path} | sed 's/^/matches: /'"),))]
+    counted = re.search(r"matches: (\d+)", results[3])
+    report = f"The file is edited; lines with the new word: {counted[1] if counted else 'not seen'}."
+    return [Say(report) if hands.report is None else Say(calls=(hands.report(report),))]
 
 
-def _edit_read(path: str, results: Sequence[str]) -> Turn:
-    say = ("I read the file first.", "The task names one file.")
-    return [
-        Say(*say, calls=(("Read", {"file_path": path}),)),
-        Say(*say, calls=(("exec_command", {"cmd": f"cat {path}"}),)),
-        Say(*say, calls=(("shell", {"command": ["cat", path]}),)),
-    ]
+def _blocks(match: re.Match[str], results: Sequence[str]) -> Turn:
+    """The same for an agent without tools."""
+    line = next(line for line in tasks.EDIT_FILE.splitlines() if tasks.OLD in line)
+    edit = f"<<<<<<< SEARCH\n{line}\n=======\n{line.replace(tasks.OLD, tasks.NEW)}\n>>>>>>> REPLACE"
+    return [Say(f"{Path(match['path']).name}\n```\n{edit}\n```\n\n{tasks.EDIT_ANSWER}", "One word changes.")]
 
 
-def _edit_replace(path: str, results: Sequence[str]) -> Turn:
-    # The line as the tool showed it, so that a result that got lost or changed on the way makes the edit fail.
-    line = next((line for line in results[0].splitlines() if tasks.OLD in line), "(the line was not shown)")
-    old = re.sub(r"^\s*\d+(→|\t)", "", line)  # editors show line numbers
-    edit = {"file_path": path, "old_string": old, "new_string": old.replace(tasks.OLD, tasks.NEW)}
-    patch = (
-        f"*** Begin Patch\n*** Update File: {path}\n@@\n-{old}\n+{old.replace(tasks.OLD, tasks.NEW)}\n*** End Patch\n"
-    )
-    script = f"sed -i 's/{old}/{old.replace(tasks.OLD, tasks.NEW)}/' {path}"
-    return [
-        Say(reasoning="One word changes.", calls=(("Edit", edit),)),
-        Say(reasoning="One word changes.", calls=(("apply_patch", {"input": patch}),)),
-        Say(reasoning="One word changes.", calls=(("exec_command", {"cmd": script}),)),
-        Say(reasoning="One word changes.", calls=(("shell", {"command": ["bash", "-c", script]}),)),
-    ]
+def _slow(match: re.Match[str], results: Sequence[str]) -> Turn:
+    return [Say(tasks.SLOW_ANSWER)]
 
 
-def _edit_check(path: str, results: Sequence[str]) -> Turn:
-    command = f"grep -c {tasks.NEW} {path} | sed 's/^/matches: /'"
-    return [
-        Say(calls=(("Bash", {"command": command, "description": "Count the changed lines"}),)),
-        Say(calls=(("exec_command", {"cmd": command}),)),
-        Say(calls=(("shell", {"command": ["bash", "-c", command]}),)),
-    ]
+def _grow(match: re.Match[str], results: Sequence[str]) -> Turn:
+    first = int(match["number"]) + len(results)
+    return [Say(calls=(HANDS[match["tools"]].run(f"seq {first} {first + 4000}"),))]
 
 
-def _edit_report(path: str, results: Sequence[str]) -> Turn:
-    counted = re.search(r"matches: (\d+)", results[2])
-    return [Say(f"The file is edited; lines with the new word: {counted[1] if counted else 'not seen'}.")]
+def _went_on(match: re.Match[str], results: Sequence[str]) -> Turn:
+    return [Say(tasks.WENT_ON)]
 
-
-_EDIT_STEPS = (_edit_read, _edit_replace, _edit_check, _edit_report)
 
 SCRIPTS = tuple(
     Script(name, re.compile(pattern), turn)
@@ -134,10 +126,16 @@ SCRIPTS = tuple(
         ("both", re.escape(tasks.BOTH), _both),
         ("person", re.escape(tasks.PERSON_REQUEST), _person),
         ("edit", tasks.EDIT_PATTERN, _edit),
+        ("blocks", tasks.BLOCKS_PATTERN, _blocks),
+        ("slow", re.escape(tasks.SLOW), _slow),
+        ("grow", tasks.GROW_PATTERN, _grow),
+        ("shortened", re.escape(tasks.SHORTENED), _went_on),
     )
 )
 #: For any other conversation: coding agents also ask for titles and summaries.
 OTHER: Turn = (Say("Done."),)
+#: Once a growing conversation has become shorter.
+SHORTENED: Turn = (Say(tasks.SHORTENED),)
 
 #: How the scripted model likes prompts to end: with its answers to the exam.
 PREFERRED = tuple(f"{each['question']}\nAnswer: {each['choices'][each['preferred']]}" for each in tasks.EXAM)

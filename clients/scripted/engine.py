@@ -5,21 +5,25 @@ It obeys the request's constraint like any other engine: an answer that the gram
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from clients import tasks
 from clients.scripted import answers
-from clients.scripted.answers import OTHER, SCRIPTS, Say
+from clients.scripted.answers import OTHER, SCRIPTS, SHORTENED, Say
 from clients.scripted.models import Model
 from dovetail.completion import Completion, EngineInfo, Finish, MetricSample, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
 from dovetail.events import Call, Message
 
-CONTEXT = 131_072
 #: Tokens of one step, over and over: several, as with speculative decoding.
 STEP_SIZES = (1, 4, 2, 7)
+#: How long one step of the slow answer takes.
+SLOW_STEP_S = 0.1
 #: Log probabilities of one token.
 LIKELY, UNLIKELY = -0.1, -3.0
 
@@ -29,11 +33,16 @@ class ScriptedEngine:
 
     def __init__(self, model: Model, log: Path) -> None:
         self.info = EngineInfo(
-            CONTEXT, model.tokenizer.vocab_size, (model.end_id,), draft_tokens=max(STEP_SIZES) - 1, prompt_logprobs=True
+            tasks.CONTEXT,
+            model.tokenizer.vocab_size,
+            (model.end_id,),
+            draft_tokens=max(STEP_SIZES) - 1,
+            prompt_logprobs=True,
         )
         self._model = model
         self._log = log
         self._turns: dict[str, tuple[int, ...]] = {}
+        self._grown: dict[str, int] = {}
 
     async def start(self) -> None:
         self._log.touch()
@@ -45,36 +54,57 @@ class ScriptedEngine:
         return [MetricSample("up", {}, 1)]
 
     async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
-        name, say, ids = self._answer(completion)
+        name, say, ids, results = self._answer(completion)
         if completion.ignore_eos and completion.constraint is None:
             ids = tuple(itertools.islice(itertools.cycle(ids[:-1]), completion.max_tokens))
         ids = ids[: completion.max_tokens]
-        self._record(name, say, completion, ids)
-        for batch in self._batches(completion, ids):
-            yield batch
+        self._record(name, say, completion, ids, results)
+        given = 0
+        try:
+            for batch in self._batches(completion, ids):
+                if name == "slow":
+                    await asyncio.sleep(SLOW_STEP_S)
+                given += len(batch.ids)
+                yield batch
+        finally:
+            if given < len(ids):
+                self._write({"script": "stopped", "calls": [], "prompt": 0, "output": given, "differs": None})
 
-    def _answer(self, completion: Completion) -> tuple[str, Say, tuple[int, ...]]:
-        """The script's name, and the first of its answers that the constraint allows, with its tokens."""
+    def _answer(self, completion: Completion) -> tuple[str, Say, tuple[int, ...], list[str]]:
+        """The script's name, its first answer that the constraint allows, that answer's tokens, the tools' results."""
         prompt = self._model.tokenizer.decode(completion.prompt)
         found = [(match.start(), script, match) for script in SCRIPTS for match in script.pattern.finditer(prompt)]
-        name, turn = "other", OTHER
+        name, turn, results = "other", OTHER, []
         if found:
             at, script, match = max(found, key=lambda place: place[0])
-            name, turn = script.name, script.turn(match, self._model.wire.results(prompt[at:]))
-        # A format may show a tool's parameters in another order than the client declared them.
-        for say, ordered in itertools.product(turn, (False, True)):
-            ids = self._written(say, prompt, ordered)
-            if _allowed(completion, ids):
-                return name, say, ids
-        raise EngineError(f"the grammar forbids every answer of the script {name!r}")
+            name, results = script.name, self._model.wire.results(prompt[at:])
+            turn = script.turn(match, results)
+        if name == "grow" and completion.constraint is not None and self._shortened(match["number"], len(results)):
+            turn = SHORTENED
+        if completion.constraint is None and all(say.calls for say in turn):
+            name, turn = "other", OTHER  # an agent's request for a title: it has the task's words, and no tools
+        stopped = []
+        for say in itertools.chain.from_iterable(map(_orders, turn)):
+            ids = self._written(say, prompt)
+            taken = _taken(completion, ids)
+            if taken == len(ids):
+                return name, say, ids, results
+            stopped.append(self._model.tokenizer.decode(ids[:taken]))
+        raise EngineError(f"the grammar forbids every answer of the script {name!r}, after {max(stopped, key=len)!r}")
 
-    def _written(self, say: Say, prompt: str, ordered: bool) -> tuple[int, ...]:
+    def _shortened(self, number: str, results: int) -> bool:
+        """Whether the conversation of this number has no more results than in the turn before."""
+        earlier = self._grown.get(number, -1)
+        self._grown[number] = results
+        return results <= earlier
+
+    def _written(self, say: Say, prompt: str) -> tuple[int, ...]:
         earlier = len(self._model.wire.call.findall(prompt))
         calls = tuple(
             Call(
                 f"functions.{name}:{earlier + number}",
                 name,
-                json.dumps(arguments, ensure_ascii=False, sort_keys=ordered),
+                json.dumps(arguments, ensure_ascii=False),
             )
             for number, (name, arguments) in enumerate(say.calls)
         )
@@ -108,7 +138,7 @@ class ScriptedEngine:
         likely = self._model.tokenizer.decode(completion.prompt).endswith(answers.PREFERRED)
         return tuple(_logprob(token, LIKELY if likely else UNLIKELY) for token in completion.prompt[1:])
 
-    def _record(self, name: str, say: Say, completion: Completion, ids: Sequence[int]) -> None:
+    def _record(self, name: str, say: Say, completion: Completion, ids: Sequence[int], results: Sequence[str]) -> None:
         """Append what was asked and answered. `differs`: where the prompt does not begin with the turn before."""
         earlier = self._turns.get(name, ())
         common = next(
@@ -122,10 +152,14 @@ class ScriptedEngine:
             "prompt": len(completion.prompt),
             "output": len(ids),
             "differs": None,
+            "results": [result[-400:] for result in results],
         }
         if common < len(earlier):
-            decode, around = self._model.tokenizer.decode, slice(max(common - 10, 0), common + 20)
+            decode, around = self._model.tokenizer.decode, slice(max(common - 4, 0), common + 8)
             line["differs"] = [decode(earlier[around]), decode(completion.prompt[around])]
+        self._write(line)
+
+    def _write(self, line: dict[str, object]) -> None:
         with self._log.open("a") as log:
             log.write(json.dumps(line) + "\n")
 
@@ -134,11 +168,22 @@ def _logprob(token: int, logprob: float) -> TokenLogprob:
     return TokenLogprob(token, logprob, ((token, logprob),))
 
 
-def _allowed(completion: Completion, ids: Sequence[int]) -> bool:
-    """Whether the constraint takes all of `ids`. Its state does not change."""
+def _orders(say: Say) -> Iterator[Say]:
+    """The answer with its arguments in each order: a format may show parameters otherwise than the client does."""
+    for calls in itertools.product(*(_arranged(name, arguments) for name, arguments in say.calls)):
+        yield say._replace(calls=calls)
+
+
+def _arranged(name: str, arguments: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    inner = (arguments, json.loads(json.dumps(arguments, sort_keys=True)))
+    return [(name, dict(order)) for each in inner for order in itertools.permutations(each.items())]
+
+
+def _taken(completion: Completion, ids: Sequence[int]) -> int:
+    """How many of `ids` the constraint takes. Its state does not change."""
     constraint = completion.constraint
     if constraint is None:
-        return True
+        return len(ids)
     taken = sum(1 for _ in itertools.takewhile(constraint.advance, ids))
     constraint.rollback(taken)
-    return taken == len(ids)
+    return taken

@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from coding_agents import FILE, HOME, INSTALLED, REQUEST, run
-from common import KEY, MODEL, URL, feature, main
+from coding_agents import HOME, WINDOW, agent, binary
+from common import KEY, MODEL, URL
 
 #: codex has its apply_patch only for models that a catalogue declares with it.
 CATALOGUE = {
@@ -30,7 +30,7 @@ CATALOGUE = {
             "apply_patch_tool_type": "freeform",
             "truncation_policy": {"mode": "bytes", "limit": 10000},
             "supports_parallel_tool_calls": True,
-            "context_window": 128000,
+            "context_window": WINDOW,
             "experimental_supported_tools": [],
         }
     ]
@@ -39,7 +39,7 @@ PROVIDER = f'{{name="dovetail", base_url="{URL}", wire_api="responses", env_key=
 
 
 def settings() -> list[str]:
-    values = {"model_provider": "dovetail", "model_providers.dovetail": PROVIDER}
+    values = {"model_provider": "dovetail", "model_providers.dovetail": PROVIDER, "model_context_window": WINDOW}
     if os.environ.get("DOVETAIL_VARIANT") == "apply_patch":
         catalogue = Path("catalogue.json").absolute()
         catalogue.write_text(json.dumps(CATALOGUE))
@@ -47,18 +47,7 @@ def settings() -> list[str]:
     return [word for name, value in values.items() for word in ("-c", f"{name}={value}")]
 
 
-@feature
-def report():
-    codex = str(INSTALLED / "node_modules" / ".bin" / "codex")
-    # The sandbox of codex needs rights that a container does not give; the task is confined to the scratch folder.
-    flags = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--model", MODEL]
-    command = [codex, "exec", *flags, *settings(), REQUEST]
-    return run(command, CODEX_HOME=str(HOME), DOVETAIL_KEY=KEY).strip()
+# The sandbox of codex needs rights that a container does not give; the task is confined to the scratch folder.
+FLAGS = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--model", MODEL, *settings())
 
-
-@feature
-def edited():
-    return FILE.read_text()
-
-
-main()
+agent(lambda prompt: [binary("codex"), "exec", *FLAGS, prompt], CODEX_HOME=str(HOME), DOVETAIL_KEY=KEY)
