@@ -27,7 +27,7 @@ class Client(NamedTuple):
     `timeout_s`: how long all of it may take against one target.
     `targets`: what it is run against.
     `tools`: their name in `scripted.agents`, for a client that works at the edit task.
-    `lacks`: the features that the client, or this API, does not offer.
+    `lacks`: the features that the client, or this API, does not offer. `note`: why, where it is not plain.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Client(NamedTuple):
     targets: tuple[str, ...] = (FORMATS[0], DEMO)
     tools: str = ""
     lacks: tuple[str, ...] = ()
+    note: str = ""
 
 
 ENVIRONMENTS = {
@@ -94,7 +95,7 @@ ENVIRONMENTS = {
         Environment(
             "deepagents", "pypi", ("deepagents==0.7.32", "langchain-openai==1.7.3", "langchain-anthropic==1.7.7")
         ),
-        Environment("google-adk", "pypi", ("google-adk==2.13.0", "litellm==1.106.2")),
+        Environment("google-adk", "pypi", ("google-adk==2.13.0", "litellm==1.106.2", "mcp")),
         Environment("semantic-kernel", "pypi", ("semantic-kernel==1.45.0",)),
         Environment("dspy", "pypi", ("dspy==3.4.1",)),
         Environment("openai-agents-node", "npm", ("@openai/agents@0.20.0", "zod@4.6.7", "openai@7.57.0")),
@@ -107,7 +108,13 @@ _SCORES = ("scored", "generated")
 #: instructor makes objects, and takes answers that are none for failures.
 _OBJECTS = ("plain", "reasoning", "length")
 
-#: aider has no tools.
+#: Agents after whose turn the next prompt cannot be exact, and why.
+_ANEW: dict[str, Any] = {
+    "lacks": ("exact",),
+    "note": "it writes the arguments of its calls anew, without the model's white space",
+}
+_FORGETS: dict[str, Any] = {"lacks": ("exact",), "note": "it does not send the model's reasoning back"}
+#: What an agent without tools has not.
 _CALLS = ("turns", "exact", "both_results", "failed_call", "outgrown")
 
 
@@ -116,6 +123,11 @@ def _agent(name: str, api: str, script: str, environment: str = "", tools: str =
     environment = environment or name
     fields = {"timeout_s": 400, "targets": FORMATS, "tools": tools or environment, **fields}
     return Client(name, environment, api, script, **fields)
+
+
+def _framework(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a library: its program is no process to stop, and its conversation ends with the task."""
+    return {**fields, "lacks": (*fields.get("lacks", ()), "cancelled", "outgrown")}
 
 
 CLIENTS = (
@@ -154,20 +166,41 @@ CLIENTS = (
     _agent("codex, apply_patch", "responses", "codex_exec.py", "codex", "apply_patch", variant="apply_patch"),
     _agent("claude-code", "messages", "claude_print.py"),
     _agent("kimi-cli", "chat", "kimi_cli_print.py"),
-    _agent("Kimi Code", "chat", "kimi_code_print.py", "kimi-code"),
-    _agent("Kimi Code", "responses", "kimi_code_print.py", "kimi-code"),
+    _agent("Kimi Code", "chat", "kimi_code_print.py", "kimi-code", **_ANEW),
+    _agent("Kimi Code", "responses", "kimi_code_print.py", "kimi-code", **_FORGETS),
     _agent("Kimi Code", "messages", "kimi_code_print.py", "kimi-code"),
-    _agent("opencode", "chat", "opencode_run.py"),
-    _agent("pi", "chat", "pi_print.py"),
-    _agent("qwen-code", "chat", "qwen_code_print.py"),
-    _agent("cline", "chat", "cline_task.py"),
-    _agent("Continue", "chat", "continue_print.py", "continue"),
-    Client("aider", "aider", "chat", "aider_message.py", timeout_s=400, targets=FORMATS, lacks=_CALLS),
+    _agent("opencode", "chat", "opencode_run.py", **_ANEW),
+    _agent("pi", "chat", "pi_print.py", **_ANEW),
+    _agent("qwen-code", "chat", "qwen_code_print.py", **_ANEW),
+    _agent("cline", "chat", "cline_task.py", **_ANEW),
+    _agent("Continue", "chat", "continue_print.py", "continue", **_FORGETS),
+    Client(
+        "aider",
+        "aider",
+        "chat",
+        "aider_message.py",
+        timeout_s=400,
+        targets=FORMATS,
+        lacks=_CALLS,
+        note="it has no tools, and edits by blocks in the answer's text",
+    ),
     _agent("mini-swe-agent", "chat", "mini_swe_agent.py"),
-    _agent("openhands-sdk", "chat", "openhands_conversation.py"),
-    _agent("deepagents", "chat", "deepagents_agent.py"),
+    _agent("openhands-sdk", "chat", "openhands_conversation.py", **_FORGETS),
+    _agent("deepagents", "chat", "deepagents_agent.py", **_FORGETS),
     _agent("deepagents", "responses", "deepagents_agent.py"),
     _agent("deepagents", "messages", "deepagents_agent.py"),
+    _agent("google-adk", "chat", "google_adk_agent.py", tools="own", **_framework({})),
+    _agent("semantic-kernel", "chat", "semantic_kernel_agent.py", **_framework(_FORGETS)),
+    _agent("openai-agents (node)", "responses", "openai_agents.mjs", "openai-agents-node", "own", **_framework({})),
+    _agent("openai-agents (node)", "chat", "openai_agents.mjs", "openai-agents-node", "own", **_framework(_FORGETS)),
+    Client(
+        "dspy",
+        "dspy",
+        "chat",
+        "dspy_programs.py",
+        targets=FORMATS,
+        note="it has no loop of calls, which the edit task takes",
+    ),
     Client("lm-eval", "lm-eval", "completions", "lm_eval_tasks.py", timeout_s=400, lacks=("benchmarked", "counted")),
     Client("guidellm", "guidellm", "chat", "guidellm_benchmark.py", lacks=_SCORES),
     Client("guidellm", "guidellm", "responses", "guidellm_benchmark.py", lacks=_SCORES),

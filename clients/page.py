@@ -43,6 +43,7 @@ def page(rows: Sequence[Row]) -> str:
     for heading, features in _SECTIONS:
         shown = [row for row in rows if any(feature.name in row.tried for feature in features)]
         parts.append(f"## {heading}\n\n{_meanings(features)}\n\n{_features(shown, features)}")
+    parts.append(f"## Notes\n\n{_notes()}")
     parts.append(f"## Faults\n\n{_faults(rows)}")
     parts.append(f"## Versions\n\n{_versions(rows)}")
     return "\n".join(parts)
@@ -50,6 +51,14 @@ def page(rows: Sequence[Row]) -> str:
 
 def _meanings(features: Sequence[Feature]) -> str:
     return "\n".join(f"- **{feature.title}**: {feature.meaning}" for feature in features)
+
+
+def _notes() -> str:
+    notes: dict[str, list[str]] = {}
+    for client in CLIENTS:
+        if client.note:
+            notes.setdefault(client.note, []).append(title(client))
+    return "".join(f"- {'; '.join(titles)}: {note}.\n" for note, titles in notes.items())
 
 
 def _features(rows: Sequence[Row], features: Sequence[Feature]) -> str:
