@@ -24,6 +24,7 @@ from dovetail.engine.drafting.forced import Forced
 from dovetail.engine.settings import LOOKUP, EngineSettings
 from dovetail.grammar import Grammar, matcher
 from dovetail.tokens import Tokenizer
+from tests.engine.drafters import Nothing
 from training.corpus import sample
 from training.data import FORMAT, HELD_OUT
 
@@ -109,7 +110,7 @@ def forced(checkpoints: Path = DEMO, *, drafts: int = 3, answers: int = 32) -> l
             if alone:
                 drafter = drafter._drafter
             elif name == "none":
-                drafter = Forced(None)
+                drafter = Forced(Nothing())
             if alone and name == "none":
                 core = pair.engine(None, 0)
             else:

@@ -36,7 +36,7 @@ from tests.engine.checkpoints import (
     write_target,
 )
 from tests.engine.constraints import Automaton
-from tests.engine.drafters import Oracle, use
+from tests.engine.drafters import Nothing, Oracle, use
 from tests.engine.gates import fickle
 from tests.engine.loop import continuation, prompt_logprobs
 
@@ -167,7 +167,7 @@ def schedule(
     if drafter == "lookup":
         use(core, Forced(Lookup()))
     elif rng.random() < 0.5:
-        use(core, Forced(core.models.drafter))
+        use(core, Forced(core.models.drafter or Nothing()))
     out: dict[str, list[int]] = {}
     # Which prompts are scored, with how many of the likeliest tokens.
     tops = {name: random.Random(seed + i).choice((None, None, 0, 2)) for i, name in enumerate(wanted)}
