@@ -1,6 +1,6 @@
 """Statistics of shares and of pairs: small, exact where that is affordable, and without a library.
 
-Each function has a slower, obvious twin in `tests/verify/test_statistics.py`.
+Each statistic has a slower, obvious twin in `tests/verify/test_statistics.py`.
 """
 
 from __future__ import annotations
@@ -171,12 +171,13 @@ def _kernel(texts: Sequence[str]) -> list[list[float]]:
 def _alike(first: Sequence[str], second: Sequence[str]) -> float:
     """The length of the common beginning of two lists of words, as a share of the longer one."""
     longer = max(len(first), len(second))
-    if longer == 0:
-        return 1.0
-    same = next(
-        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )
-    return same / longer
+    return common(first, second) / longer if longer else 1.0
+
+
+def common(first: Sequence[object], second: Sequence[object]) -> int:
+    """How many items both sequences begin with."""
+    shorter = min(len(first), len(second))
+    return next((i for i in range(shorter) if first[i] != second[i]), shorter)
 
 
 def _discrepancy(kernel: Sequence[Sequence[float]], order: Sequence[int], size: int) -> float:

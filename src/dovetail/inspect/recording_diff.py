@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from dovetail.client.statistics import common
 from dovetail.errors import InvalidRequest
 from dovetail.gateway.observe.recording import RecordedPrompt, Recording, Token
 
@@ -81,7 +82,7 @@ def _fields(where: str, first: Any, second: Any) -> Iterator[Difference]:
             else:
                 yield Difference(f"{where}.{key}", _shown(first, key), _shown(second, key))
     elif isinstance(first, list) and isinstance(second, list):
-        at = _common(first, second)
+        at = common(first, second)
         if at < min(len(first), len(second)):
             yield from _fields(f"{where}[{at}]", first[at], second[at])
         elif len(first) != len(second):
@@ -106,7 +107,7 @@ def _prompt(first: Recording, second: Recording) -> Iterator[Difference]:
         if a.segments is not None and b.segments is not None:
             yield from _fields("prompt, as text", _prompt_text(a), _prompt_text(b))
         return
-    at = _common(a.ids, b.ids)
+    at = common(a.ids, b.ids)
     if at < max(len(a.ids), len(b.ids)):
         yield Difference(f"prompt, token {at:,}", _ids(a.ids, at), _ids(b.ids, at))
 
@@ -125,7 +126,7 @@ def _answers(first: Recording, second: Recording) -> Iterator[Difference]:
     known = all(any(step.tokens for step in recording.steps) for recording in (first, second))
     for choice in sorted(choices):
         a, b = _tokens(first, choice), _tokens(second, choice)
-        at = _common(a, b)
+        at = common(a, b)
         if known and at < max(len(a), len(b)):
             yield Difference(f"choice {choice}, token {at:,}", _text(a, at), _text(b, at))
         else:
@@ -158,10 +159,3 @@ def _text(tokens: Sequence[Token], at: int) -> str:
 
 def _one(token: Token) -> str:
     return repr(token.text) if token.id is None else f"{token.text!r} (id {token.id})"
-
-
-def _common(first: Sequence[Any], second: Sequence[Any]) -> int:
-    """How many items both sequences begin with."""
-    return next(
-        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )

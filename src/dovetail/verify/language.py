@@ -13,6 +13,7 @@ import msgspec
 
 from dovetail.client.endpoint import Endpoint, Exchange
 from dovetail.client.not_tested import NotTested
+from dovetail.client.statistics import common
 from dovetail.errors import DovetailError
 from dovetail.events import Message, fold
 from dovetail.formats.base import Format
@@ -219,16 +220,14 @@ def thinks(request: Mapping[str, Any]) -> bool:
 
 def first_difference(ours: str, theirs: str, names: tuple[str, str] = ("ours", "the endpoint's")) -> str:
     """The place where two texts begin to differ, with what is around it."""
-    shorter = min(len(ours), len(theirs))
-    at = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
+    at = common(ours, theirs)
     around = slice(max(at - _AROUND, 0), at + _AROUND)
     return f"at character {at}: {names[0]} {ours[around]!r}, {names[1]} {theirs[around]!r}"
 
 
 def _token_difference(tokenizer: Tokenizer, ours: Sequence[int], theirs: Sequence[int]) -> str:
     """Where different tokens of one text differ, as they do where a user's text became a control token."""
-    shorter = min(len(ours), len(theirs))
-    at = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
+    at = common(ours, theirs)
     shown = [tokenizer.decode(ids[at : at + 8]) for ids in (ours, theirs)]
     literal = tokenizer.control_literals.get(theirs[at]) if at < len(theirs) else None
     control = "" if literal is None else f", where it has the control token {literal}"

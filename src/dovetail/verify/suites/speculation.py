@@ -17,7 +17,7 @@ import msgspec
 from dovetail.client.draft_counters import reading
 from dovetail.client.endpoint import Endpoint, Exchange, Target, merged
 from dovetail.client.not_tested import NotTested
-from dovetail.client.statistics import permutation
+from dovetail.client.statistics import common, permutation
 from dovetail.verify.acceptance import Acceptance, added, between, of_answer
 from dovetail.verify.language import Language, message_difference
 from dovetail.verify.outcome import Outcome
@@ -150,8 +150,6 @@ async def _difference(target: Target, with_drafts: Exchange, without: Exchange) 
     if a.ids is None or b.ids is None:
         difference = message_difference(b.message, a.message, ids=False, names=("without drafts", "with"))
         return Finding(f"greedy answers differ: {difference}", "draft", with_drafts, decided=True)
-    shorter = min(len(a.ids), len(b.ids))
-    at = next((i for i in range(shorter) if a.ids[i] != b.ids[i]), shorter)
     places = await _places(target, with_drafts)
     if places and all(place.margin <= NEAR_TIE for place in places):
         return None
@@ -159,7 +157,9 @@ async def _difference(target: Target, with_drafts: Exchange, without: Exchange) 
         f"token {place.at}: rank {place.rank or f'beyond {_TOP}'}, {place.margin:.2f} nats" for place in places[:_SHOWN]
     )
     scored = f"; not the likeliest there: {shown}" if shown else ""
-    return Finding(f"greedy answers differ from token {at} on{scored}", "draft", with_drafts, decided=True)
+    return Finding(
+        f"greedy answers differ from token {common(a.ids, b.ids)} on{scored}", "draft", with_drafts, decided=True
+    )
 
 
 async def _places(target: Target, exchange: Exchange) -> list[Place]:
