@@ -36,7 +36,6 @@ def fixed(target: str, engine: str, method: str | None) -> dict[str, Any]:
         "strict": "schema",
         "no_repair": "none",
         "on_malformed_call": "error",
-        "loops": "report",
         "served_model_name": _model_name(target),
         "host": "127.0.0.1",
         "port": 8000,

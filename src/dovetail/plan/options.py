@@ -611,7 +611,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _serving(
         "loops",
-        Literal["report", "stop", "break", "off"],
+        Literal["report", "stop", "break", "off"] | None,
         "what becomes of answers that repeat themselves, unless the request says otherwise. report: a defect. stop: "
         "they end. break: their reasoning ends, outside of it they do. off: nothing (default: report)",
     ),
@@ -783,8 +783,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _serving(
         "cache_salt",
-        Literal["key", "none"] | None,
-        "whose prompts share the engine's cache: key: of one key of --api-keys; none: of all (default: key)",
+        Literal["key", "off"] | None,
+        "whose prompts share the engine's cache: key: of one key of --api-keys; off: of all (default: key)",
     ),
     _serving(
         "max_messages",
