@@ -14,7 +14,7 @@ from typing import Any
 
 from clients import tasks
 from clients.scripted import answers
-from clients.scripted.answers import OTHER, SCRIPTS, SHORTENED, Say
+from clients.scripted.answers import OTHER, SCRIPTS, SHORTENED, Say, Turn
 from clients.scripted.models import Model
 from dovetail.completion import Completion, EngineInfo, Finish, MetricSample, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
@@ -26,6 +26,10 @@ STEP_SIZES = (1, 4, 2, 7)
 SLOW_STEP_S = 0.1
 #: Log probabilities of one token.
 LIKELY, UNLIKELY = -0.1, -3.0
+
+
+class _NoSuchToolError(EngineError):
+    """The script's answers are calls, and the request does not have their tools."""
 
 
 class ScriptedEngine:
@@ -74,29 +78,33 @@ class ScriptedEngine:
         """The script's name, its first answer that the constraint allows, that answer's tokens, the tools' results."""
         prompt = self._model.tokenizer.decode(completion.prompt)
         found = [(match.start(), script, match) for script in SCRIPTS for match in script.pattern.finditer(prompt)]
-        name, turn, results = "other", OTHER, []
-        if found:
-            at, script, match = max(found, key=lambda place: place[0])
-            name, results = script.name, self._model.wire.results(prompt[at:])
-            turn = script.turn(match, results)
-        if name == "grow" and completion.constraint is not None and self._shortened(match["number"], len(results)):
-            turn = SHORTENED
-        if completion.constraint is None and all(say.calls for say in turn):
-            name, turn = "other", OTHER  # an agent's request for a title: it has the task's words, and no tools
-        stopped = []
+        if not found:
+            return "other", *self._first(OTHER, prompt, completion), []
+        at, script, match = max(found, key=lambda place: place[0])
+        results = self._model.wire.results(prompt[at:])
+        turn, toolless = script.turn(match, results), OTHER
+        if script.name == "grow":
+            earlier = self._grown.get(match["number"], 0)
+            self._grown[match["number"]] = max(earlier, len(results))
+            turn = SHORTENED if 0 < len(results) <= earlier else turn
+            toolless = SHORTENED if earlier else OTHER
+        try:
+            return script.name, *self._first(turn, prompt, completion), results
+        except _NoSuchToolError:  # an agent's request for a title or a summary has the task's words, but no tools
+            return "other", *self._first(toolless, prompt, completion), results
+
+    def _first(self, turn: Turn, prompt: str, completion: Completion) -> tuple[Say, tuple[int, ...]]:
+        """The first answer that the constraint allows, with its tokens. Raises `EngineError` if there is none."""
+        furthest = ""
         for say in itertools.chain.from_iterable(map(_orders, turn)):
             ids = self._written(say, prompt)
             taken = _taken(completion, ids)
             if taken == len(ids):
-                return name, say, ids, results
-            stopped.append(self._model.tokenizer.decode(ids[:taken]))
-        raise EngineError(f"the grammar forbids every answer of the script {name!r}, after {max(stopped, key=len)!r}")
-
-    def _shortened(self, number: str, results: int) -> bool:
-        """Whether the conversation of this number has no more results than in the turn before."""
-        earlier = self._grown.get(number, -1)
-        self._grown[number] = results
-        return results <= earlier
+                return say, ids
+            furthest = max(furthest, self._model.tokenizer.decode(ids[:taken]), key=len)
+        if not any(name in furthest for say in turn for name, _ in say.calls):
+            raise _NoSuchToolError(f"no tool for any of {turn}")
+        raise EngineError(f"the grammar forbids every answer, after {furthest!r}")
 
     def _written(self, say: Say, prompt: str) -> tuple[int, ...]:
         earlier = len(self._model.wire.call.findall(prompt))

@@ -5,8 +5,11 @@ import os
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import dspy
+import litellm
 from common import BOTH, HELLO, KEY, MODEL, PERSON_REQUEST, TOO_LONG, URL, WEATHER, feature, main, raises, result_of
 
+# dspy takes what a model can do from litellm's list.
+litellm.register_model({f"openai/{MODEL}": {"litellm_provider": "openai", "supports_function_calling": True}})
 lm = dspy.LM(f"openai/{MODEL}", api_base=URL, api_key=KEY, cache=False, num_retries=0)
 dspy.configure(lm=lm)
 
