@@ -38,6 +38,12 @@ _CODEX = Hands(
     lambda path, old, new: ("exec_command", {"cmd": _sed(path, old, new)}),
     lambda command: ("exec_command", {"cmd": command}),
 )
+#: For frameworks that have no tools of their own: `clients/scripts/hands.py`.
+_OWN = Hands(
+    lambda path: ("read_file", {"path": path}),
+    lambda path, old, new: ("edit_file", {"path": path, "old": old, "new": new}),
+    lambda command: ("run_command", {"command": command}),
+)
 
 #: By their names in the task's sentence.
 HANDS = {
@@ -102,12 +108,8 @@ HANDS = {
         lambda path, old, new: ("edit_file", _strings(path, old, new)),
         lambda command: ("execute", {"command": command}),
     ),
-    #: For frameworks that have no tools of their own: `clients/scripts/hands.py`.
-    "own": Hands(
-        lambda path: ("read_file", {"path": path}),
-        lambda path, old, new: ("edit_file", {"path": path, "old": old, "new": new}),
-        lambda command: ("run_command", {"command": command}),
-    ),
+    "own": _OWN,
+    "dspy": _OWN._replace(report=lambda text: ("submit", {"report": text})),
     #: semantic-kernel puts the plugin's name before each.
     "semantic-kernel": Hands(
         lambda path: ("hands-read_file", {"path": path}),

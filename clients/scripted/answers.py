@@ -84,7 +84,8 @@ def _edit(match: re.Match[str], results: Sequence[str]) -> Turn:
     path, hands = match["path"], HANDS[match["tools"]]
     if len(results) < 2:
         missing = hands.run(f"cat {Path(path).with_name(tasks.MISSING)}")
-        return [Say("I read the file first.", "The task names one file.", (hands.read(path), missing))]
+        say = Say("I read the file first.", "The task names one file.", (hands.read(path), missing))
+        return [say, say._replace(text="")]  # a required call has no text before it
     if len(results) == 2:
         # The line as the tool showed it, so that a result that got lost or changed on the way makes the edit fail.
         shown = re.search(rf"This[^\n.]*{tasks.OLD}[^\n.]*\.", results[0])

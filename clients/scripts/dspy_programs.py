@@ -7,10 +7,11 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import dspy
 import litellm
 from common import BOTH, HELLO, KEY, MODEL, PERSON_REQUEST, TOO_LONG, URL, WEATHER, feature, main, raises, result_of
+from hands import FILE, REQUEST, edit_file, read_file, run_command
 
 # dspy takes what a model can do from litellm's list.
-litellm.register_model({f"openai/{MODEL}": {"litellm_provider": "openai", "supports_function_calling": True}})
-lm = dspy.LM(f"openai/{MODEL}", api_base=URL, api_key=KEY, cache=False, num_retries=0)
+litellm.register_model({MODEL: {"litellm_provider": "openai", "supports_function_calling": True}})
+lm = dspy.LM(f"openai/{MODEL}", api_base=URL, api_key=KEY, cache=False, num_retries=0, engine="litellm")
 dspy.configure(lm=lm)
 
 
@@ -75,6 +76,17 @@ def bad_field():
 @feature
 def overflow():
     return raises(dspy.ContextWindowExceededError, lambda: lm(TOO_LONG))
+
+
+@feature
+def report():
+    with dspy.context(adapter=dspy.ChatAdapter(use_native_function_calling=True)):
+        return dspy.ReActV2("request -> report", [read_file, edit_file, run_command])(request=REQUEST).report
+
+
+@feature
+def edited():
+    return FILE.read_text()
 
 
 main()
