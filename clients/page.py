@@ -18,12 +18,16 @@ against a served Dovetail on loopback, and writes this page; `python -m clients 
 
 The servers: the bundled demo model (`dovetail serve`), and a scripted model whose answers are known, up to seven tokens
 in a step, in the wire format `kimi_k25`; for the vendors' own packages, openai-agents, pydantic-ai, langchain, litellm,
-smolagents and the coding agents also in `deepseek_v32` and `qwen3_coder`. Coding agents are not run against the demo
-model, whose context of 4,096 tokens their prompts exceed, nor smolagents, whose wording of tool results is too much for
-so small a model; aiperf only with chat.
+smolagents and all that do the edit task also in `deepseek_v32` and `qwen3_coder`. Clients that do the edit task are not
+run against the demo model, whose context of 4,096 tokens their prompts exceed, nor is smolagents, whose wording of tool
+results is too much for so small a model; aiperf only with chat.
+
+The edit task: two calls in one answer, of a file and of one that is not there; an edit with the line as the tool showed
+it; a command; a report. Coding agents do it headless with their own tools, frameworks with three functions. Agents are
+told of a context larger than the server's, so that they meet its end (in `kimi_k25` only, because it takes long).
 
 - `yes`: with every server, the client saw exactly what the model wrote (the demo model: the right kind of answer).
-- `–`: the client, or the API that it uses, does not offer it.
+- `–`: the client, or the API that it uses, does not offer it; some have a [note](#notes).
 - `not tried`: its program does not try it.
 - `no`, or the names of servers: see [Faults](#faults).
 """
@@ -32,7 +36,7 @@ _SECTIONS = (
     ("Tools", TOOLS),
     ("Schemas", SCHEMAS),
     ("Limits", LIMITS),
-    ("Coding agents", AGENT),
+    ("The edit task", AGENT),
     ("Evaluation and load", MEASURE),
 )
 
