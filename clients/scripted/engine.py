@@ -72,7 +72,7 @@ class ScriptedEngine:
                 yield batch
         finally:
             if given < len(ids):
-                self._write({"script": "stopped", "calls": [], "prompt": 0, "output": given, "differs": None})
+                self._write({"script": "stopped", "calls": [], "prompt": 0, "output": 0, "differs": None})
 
     def _answer(self, completion: Completion) -> tuple[str, Say, tuple[int, ...], list[str]]:
         """The script's name, its first answer that the constraint allows, that answer's tokens, the tools' results."""
