@@ -128,8 +128,9 @@ def test_what_templates_do_is_done_alike() -> None:
         "{{ [1, 2] | sum }}{{ [{'a': 1}] | sum(attribute='a') }}{{ ['b', 'a'] | sort | join(',') }}"
         "{{ [1, 2, 3] | batch(2) | list }}{{ [1, 2] | select('eq', 2) | list }}{{ [2, 1] | map('string') | join('-') }}"
         "{{ {'b': 1} | tojson(indent=1) }}{{ ['x'] | first }}{{ {'b': 1}.items() | list }}{{ 'a' is in 'abc' }}"
+        "{{ [1] | pprint }}"
     )
-    printed = "TrueTrueTrueTrue0dcbaabc231a,b[[1, 2], [3]][2]2-1{\n \"b\": 1\n}x[('b', 1)]True"
+    printed = "TrueTrueTrueTrue0dcbaabc231a,b[[1, 2], [3]][2]2-1{\n \"b\": 1\n}x[('b', 1)]True[1]"
     assert render(Template(source)) == printed
 
 
