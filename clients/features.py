@@ -94,9 +94,14 @@ def _streamed(saw: Any, target: Target) -> bool:
     return bool(saw == tasks.PERSON)  # instructor streams objects
 
 
+def _names_overflow(saw: str) -> bool:
+    """In OpenAI's words, or in Anthropic's."""
+    return any(words in saw.lower() for words in ("context", "prompt is too long"))
+
+
 def _outgrown(saw: Any, target: Target) -> bool:
     grown = max((line["prompt"] for line in target.completions if line["script"] == "grow"), default=0)
-    said = any(words in saw for words in (tasks.SHORTENED, tasks.WENT_ON)) or "context" in saw.lower()
+    said = any(words in saw for words in (tasks.SHORTENED, tasks.WENT_ON)) or _names_overflow(saw)
     return said and grown > tasks.CONTEXT / 2
 
 
@@ -112,7 +117,7 @@ _EXPECTED: dict[str, Callable[[Any, Target], bool]] = {
     "structured": _equals(tasks.PERSON),
     "length": lambda saw, target: saw in _CUT,
     "bad_field": lambda saw, target: isinstance(saw, str) and ("temperature" in saw or "top_p" in saw),
-    "overflow": _says("context"),
+    "overflow": lambda saw, target: isinstance(saw, str) and _names_overflow(saw),
     "headers": _says(tasks.UNENFORCED),
     "edited": _equals(tasks.EDIT_FILE.replace(tasks.OLD, tasks.NEW)),
     "report": _says(tasks.EDIT_ANSWER),

@@ -31,6 +31,8 @@ DEMO = Target("demo", "http://127.0.0.1:1", "demo", reasons=True, scripted=False
         ("length", "max_tokens", "stop"),
         ("bad_field", "BadRequestError: temperature: too high", "BadRequestError: no"),
         ("counted", 34, 33),
+        ("overflow", "400: This model's maximum context length is 9 tokens", "400: too large"),
+        ("overflow", "400: prompt is too long: 10 tokens > 9 maximum", "400: prompt"),
         ("exact", True, ["text", "other"]),
     ],
 )
