@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from clients import tasks
 from clients.scripted import models
 from clients.scripted.engine import ScriptedEngine
+from dovetail.completion import Completion
 from dovetail.gateway import Settings, create_app
 
 TOOLS = [{"type": "function", "function": tasks.WEATHER_TOOL}]
@@ -78,3 +80,59 @@ async def test_a_schema_decides_between_content_and_a_call(ask: Ask) -> None:
 async def test_the_last_known_sentence_counts(ask: Ask) -> None:
     history = [user(tasks.WEATHER), {"role": "assistant", "content": "Later."}, user(tasks.COUNT)]
     assert (await ask(history))["content"] == tasks.COUNT_ANSWER
+
+
+#: Its parameters are not in the order of the script's call: Kimi's prompt shows required ones first.
+RUN: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "run_command",
+        "parameters": {
+            "type": "object",
+            "properties": {"timeout": {"type": "integer"}, "command": {"type": "string"}},
+            "required": ["command"],
+        },
+    },
+}
+
+
+def grown(first: dict[str, Any], results: int) -> list[dict[str, Any]]:
+    """A conversation whose call of `first` was made and answered that many times."""
+    request = user(tasks.grow_request("7", "own"))
+    call = first["tool_calls"][0]
+    turns = []
+    for number in range(results):
+        again = {**call, "id": f"functions.run_command:{number}"}
+        turns += [{**first, "tool_calls": [again]}, {"role": "tool", "tool_call_id": again["id"], "content": "1"}]
+    return [request, *turns]
+
+
+@pytest.mark.anyio
+async def test_a_request_without_tools_is_no_turn_of_the_task(ask: Ask) -> None:
+    assert (await ask([user("Title: " + tasks.edit_request("/a.txt", "own"))]))["content"] == "Done."
+
+
+@pytest.mark.anyio
+async def test_a_conversation_that_grew_and_is_shortened_ends(ask: Ask) -> None:
+    first = await ask(grown({"tool_calls": [{}]}, 0), tools=[RUN])
+    assert json.loads(first["tool_calls"][0]["function"]["arguments"]) == {"command": "seq 7 4007"}
+    for results in (1, 2):
+        assert (await ask(grown(first, results), tools=[RUN]))["tool_calls"]
+    assert (await ask(grown(first, 1), tools=[RUN]))["content"] == tasks.SHORTENED
+    summary = [user(f"Summary: {tasks.SHORTENED} Go on.")]
+    assert (await ask(summary, tools=[RUN]))["content"] == tasks.WENT_ON
+
+
+def test_an_answer_that_is_stopped_is_recorded(tmp_path: Path) -> None:
+    model = models.load("kimi_k25", tmp_path)
+    engine = ScriptedEngine(model, tmp_path / "log.jsonl")
+    turn = model.format.turn([user(tasks.SLOW)])
+
+    async def stop_at_once() -> None:
+        answers = engine.complete(Completion(tuple(turn.prompt.ids(model.tokenizer)), max_tokens=1000))
+        await anext(answers)
+        await answers.aclose()
+
+    asyncio.run(stop_at_once())
+    lines = [json.loads(line)["script"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines == ["slow", "stopped"]
