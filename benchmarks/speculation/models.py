@@ -207,8 +207,8 @@ class _Maker:
 class _Begun(Tables):
     """Tables of sequences that count as computed when they begin, but for the last token."""
 
-    def begin(self, owner: str, tokens: Sequence[int], limit: int | None = None) -> int:
-        super().begin(owner, tokens, limit)
+    def begin(self, owner: str, tokens: Sequence[int], limit: int | None = None, salt: bytes = b"") -> int:
+        super().begin(owner, tokens, limit, salt)
         return len(tokens) - 1 if limit is None else limit
 
 

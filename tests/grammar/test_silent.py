@@ -48,11 +48,26 @@ def read(name: str, ids: Sequence[int], tools: Any, choice: Any, *, thinking: bo
     return fold([*reader.feed("", [*ids]), *reader.finish()])
 
 
-def walk(name: str, matcher: Any, rng: random.Random, longest: int = 160) -> list[int] | None:
-    """An answer of a model that wants to end: its tokens with the end, or None if it does not end."""
+def marks_of(name: str) -> list[str]:
+    """The marks of reasoning, which a model may spell in ordinary tokens. Where calls begin with ordinary text they are
+    left to the gateway, which continues an answer that ends silent."""
+    reader = families.format_of(name).reader_type
+    marks = (reader.think.strip(), reader.think_end.strip())
+    return [mark for mark in marks if mark and not reader.text_openers]
+
+
+def walk(
+    name: str, matcher: Any, rng: random.Random, longest: int = 160, marks: Sequence[str] = ()
+) -> list[int] | None:
+    """An answer of a model that wants to end: its tokens with the end, or None if it does not end.
+
+    `marks`: what it now and then spells in ordinary tokens.
+    """
     tokenizer, ends = families.tokenizer_of(name), ends_of(name)
     ids: list[int] = []
     while len(ids) < longest:
+        if marks and rng.random() < 0.1:
+            ids += itertools.takewhile(matcher.advance, tokenizer.encode(rng.choice(marks)))
         options = sorted(allowed(matcher, tokenizer))
         spelled = {token: tokenizer.token_bytes(token) for token in options}
         last = [token for token in options if token in ends]
@@ -72,7 +87,7 @@ def no_silent_end(name: str, walks: int, seed: object) -> None:
     for _ in range(walks):
         thinking = rng.random() < 0.6
         tools, choice = rng.choice(ASKED)
-        ids = walk(name, matcher_of(name, tools, choice, thinking=thinking, silent=False), rng)
+        ids = walk(name, matcher_of(name, tools, choice, thinking=thinking, silent=False), rng, marks=marks_of(name))
         if ids is not None:
             ended += 1
             message = read(name, ids, tools, choice, thinking=thinking)
@@ -181,7 +196,7 @@ def test_no_answer_ends_silent_in_a_structural_tag(name: str) -> None:
         tag = json.dumps(grammar.structural_tag(tokenizer.control, tokenizer.blanks))
         compiled = compiler.compile_structural_tag(tag)
         for _ in range(15):
-            ids = walk(name, Tagged(xgrammar.GrammarMatcher(compiled), tokenizer), rng)
+            ids = walk(name, Tagged(xgrammar.GrammarMatcher(compiled), tokenizer), rng, marks=marks_of(name))
             if ids is not None:
                 ended += 1
                 message = read(name, ids, tools, choice, thinking=thinking)

@@ -77,8 +77,8 @@ def _expression(node: Node, rules: dict[str, str], control: Mapping[str, int]) -
             return f"<[{control[literal]}]>"
         case FreeText():
             return "TEXT?"
-        case VisibleText(without):
-            return _named("VISIBLE_", f"/{_in_slashes(patterns.visible(without))}/", rules)
+        case VisibleText(without, unlike):
+            return _named("VISIBLE_", f"/{_in_slashes(patterns.visible(without, unlike))}/", rules)
         case TextUntil():
             return _named("TEXT_", _text_before(node), rules)
         case OtherName(known):

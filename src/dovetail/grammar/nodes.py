@@ -28,10 +28,12 @@ class FreeText(msgspec.Struct, frozen=True, tag=True):
 class VisibleText(msgspec.Struct, frozen=True, tag=True):
     """Text in ordinary tokens with at least one character that a reader can see (`events.is_visible`).
 
-    The text contains no string of `without`, each of which starts with `<` and has no other `<` and no new line.
+    The text contains no string of `without`, and what is seen of it begins with none of `unlike`. Each of these starts
+    with `<` and has no other `<` and no new line.
     """
 
     without: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
 
 
 class TextUntil(msgspec.Struct, frozen=True):

@@ -163,20 +163,31 @@ def without(words: tuple[str, ...]) -> str:
     """
     if not words:
         return _ANYTHING
-    letter = words[0][0]
-    if letter.isalpha() and all(len(word) > 1 and word.rfind(letter) == 0 for word in words):
+    if letter := _letter(words):
         return f"[^{letter}]*(?:{letter}{_not_begun_by((word[1:] for word in words), letter)})*"
     return f"[^\\n<]*{_after_text(words)}"
 
 
-def visible(without: tuple[str, ...]) -> str:
-    """A regex of the texts with a character that a reader can see, and with none of the words in `without`.
+def _letter(words: tuple[str, ...]) -> str:
+    """The letter with which all words begin and which they have nowhere else; "" if there is none."""
+    letter = words[0][0]
+    return letter if letter.isalpha() and all(len(word) > 1 and word.rfind(letter) == 0 for word in words) else ""
 
-    Each word begins with `<` and has no other `<` and no new line. Other words raise `ValueError`.
+
+def visible(without: tuple[str, ...], unlike: tuple[str, ...] = ()) -> str:
+    """A regex of the texts with a character that a reader can see, and with none of the words in `without`. What can be
+    seen begins with none of the words in `unlike`.
+
+    Each word begins with `<` and has no other `<` and no new line, or those in `without` are as in `without`. Other
+    words raise `ValueError`.
     """
-    if not without:
+    if not without and not unlike:
         return f"{_ANYTHING}[^{INVISIBLE}]{_ANYTHING}"
-    tag = f"<{_not_begun_by(word[1:] for word in without)}"
+    if without and (letter := _letter(without)):
+        begun = f"{letter}{_not_begun_by((word[1:] for word in without), letter)}"
+        tag = f"<{_not_begun_by((word[1:] for word in unlike), letter)}"
+        return f"[{INVISIBLE}]*(?:[^{INVISIBLE}{letter}<][^{letter}]*|{tag}|{begun})(?:{begun})*"
+    tag = f"<{_not_begun_by(word[1:] for word in (*without, *unlike))}"
     return f"[{INVISIBLE}]*(?:[^{INVISIBLE}<][^\\n<]*|{tag}){_after_text(without)}"
 
 

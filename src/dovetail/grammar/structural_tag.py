@@ -79,13 +79,13 @@ def _format(node: Node, control: Mapping[str, int | str], blanks: Sequence[int])
             return {"type": "token", "token": control[literal]}
         case FreeText():
             return {"type": "any_tokens", "exclude_tokens": sorted(control.values())}
-        case VisibleText(()) if blanks:
+        case VisibleText((), ()) if blanks:
             # A text format would read a control token as the characters that it spells.
             others = {"type": "exclude_token", "exclude_tokens": [*sorted(control.values()), *blanks]}
             any_text = _format(FreeText(), control, blanks)
             return _sequence(any_text, others, any_text)
-        case VisibleText(without):
-            return {"type": "regex", "pattern": patterns.visible(without)}
+        case VisibleText(without, unlike):
+            return {"type": "regex", "pattern": patterns.visible(without, unlike)}
         case Index():
             return {"type": "regex", "pattern": "0|[1-9][0-9]{0,8}"}
         case TextUntil():

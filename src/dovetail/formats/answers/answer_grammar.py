@@ -57,10 +57,12 @@ class Asked(msgspec.Struct, frozen=True):
     `required`: whether the answer has to be a call. `parallel`: whether it may have several.
     `thinking`: whether it may begin with reasoning.
     `silent`: whether it may end without a call and without a character of content that a reader can see.
+    `unlike`: ordinary texts with which reasoning may begin or end, so that text does not begin with them.
     """
 
     thinking: bool
     silent: bool
+    unlike: tuple[str, ...] = ()
     tools: Mapping[int, Tool] = {}
     others: Sequence[str] = ()
     required: bool = False
@@ -69,7 +71,7 @@ class Asked(msgspec.Struct, frozen=True):
     @property
     def text(self) -> Node:
         """Text that may be the whole answer."""
-        return FreeText() if self.silent else VisibleText()
+        return FreeText() if self.silent else VisibleText((), self.unlike)
 
 
 class AnswerGrammar:
@@ -116,12 +118,12 @@ class AnswerGrammar:
             content = None if required else self.structured(requested)
             grammar = self.calls_or_structured(calls, content, thinking)
         elif tool_choice == "none":
-            return self.content_only(Asked(thinking, silent))
+            return self.content_only(Asked(thinking, silent, self._text_marks))
         elif not declared:
             return None
         else:
             others = [tool.name for i, tool in enumerate(declared) if i not in callable_tools]
-            grammar = self.answer(Asked(thinking, silent, callable_tools, others, required, parallel))
+            grammar = self.answer(Asked(thinking, silent, self._text_marks, callable_tools, others, required, parallel))
         if required and parallel and (after := self.after_calls()) is not None:
             grammar = Grammar(Concat((grammar.root, Maybe(after))))
         for tool, left_out in enforced.values():
@@ -141,7 +143,12 @@ class AnswerGrammar:
         if asked.silent:
             after = call_envelope.after_text(self.content(), section, self.text_openers)
         else:
-            before, said = self.free_content(Maybe(BLANKS)), self.answer_block(VisibleText(self.text_openers))
+            # llguidance would take a mark for the beginning of the text before calls, if that is ordinary text.
+            unlike = () if self.text_openers else asked.unlike
+            before, said = (
+                self.free_content(Maybe(BLANKS)),
+                self.answer_block(VisibleText(self.text_openers, unlike)),
+            )
             after = call_envelope.after_visible_text(before, said, section, self.text_openers)
         return Grammar(Concat((*reasoning, after, *closed)))
 
@@ -233,6 +240,14 @@ class AnswerGrammar:
     def text_openers(self) -> tuple[str, ...]:
         """The ordinary texts that begin calls wherever they stand in content."""
         return tuple(dict.fromkeys(opener.lstrip() for opener in self.reader.text_openers))
+
+    @property
+    def _text_marks(self) -> tuple[str, ...]:
+        """The marks of reasoning that are ordinary text."""
+        if self.format.reasoning != "none" and self.format.reasoning_tags is None:
+            return ()
+        marks = dict.fromkeys((self.reader.think.strip(), self.reader.think_end.strip()))
+        return tuple(mark for mark in marks if mark.startswith("<") and isinstance(self.mark(mark), ExactText))
 
     def free_content(self, text: Node) -> Node:
         """Content that may be empty, and then has no markers."""

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _SWITCHES = ("enable_thinking", "thinking", "reasoning")
 #: Probes render short conversations, so that less is allowed than for a request: passes through loops for one, and for
 #: all together, and characters of a text.
-_MAX_PROBE_PASSES, _MAX_ALL_PROBE_PASSES = 20_000, 150_000
+_MAX_PROBE_PASSES, _MAX_ALL_PROBE_PASSES = 20_000, 250_000
 _MAX_PROBE_LENGTH = 128 * 1024
 #: The time in probes, so that a format does not depend on when it is made, and another time, of which all parts differ.
 _NOW, _LATER = datetime.datetime(2025, 3, 4, 5, 6, 7), datetime.datetime(2038, 11, 23, 18, 59, 58)
