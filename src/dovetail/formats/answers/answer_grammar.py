@@ -244,10 +244,11 @@ class AnswerGrammar:
     @property
     def _text_marks(self) -> tuple[str, ...]:
         """The marks of reasoning that are ordinary text."""
-        if self.format.reasoning != "none" and self.format.reasoning_tags is None:
+        marks = self.reader.think.strip(), self.reader.think_end.strip()
+        in_no_tags = self.format.reasoning != "none" and self.format.reasoning_tags is None
+        if in_no_tags or not all(mark.startswith("<") for mark in marks):
             return ()
-        marks = dict.fromkeys((self.reader.think.strip(), self.reader.think_end.strip()))
-        return tuple(mark for mark in marks if mark.startswith("<") and isinstance(self.mark(mark), ExactText))
+        return tuple(mark for mark in marks if isinstance(self.mark(mark), ExactText))
 
     def free_content(self, text: Node) -> Node:
         """Content that may be empty, and then has no markers."""
