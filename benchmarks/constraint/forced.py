@@ -20,10 +20,10 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from rich.progress import track
 
@@ -40,6 +40,8 @@ from dovetail.gateway.turn.output import OutputReader
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator
 from dovetail.grammar import Grammar, matcher
 from dovetail.tokens import Detokenizer, Prompt, Segment, Tokenizer
+
+T = TypeVar("T")
 
 _MOST_TOKENS = 256
 _REPEATED = "cut by repeated calls"
@@ -156,12 +158,20 @@ def _grammar(fmt: Format, choice: Any, thinking: bool = False) -> Grammar:
 async def asked(model: Model, choice: Any, asks: int, tick: Callable[[], object]) -> Counter[str]:
     """How `asks` answers ended, and how many were ended at a repeated call or at text after calls."""
     constraint = matcher.compile(_grammar(model.format, choice), model.tokenizer, model.ends)
-    counts: Counter[str] = Counter()
+    ways = await answers(model, asks, lambda number: _ended(model, choice, constraint.another(), number), tick)
+    return Counter(itertools.chain.from_iterable(ways))
+
+
+async def answers(
+    model: Model, asks: int, answer: Callable[[int], Awaitable[T]], tick: Callable[[], object]
+) -> list[T]:
+    """What `answer` makes of the numbers from 0 to `asks` - 1, several at a time, while the model's engine runs."""
+    made: dict[int, T] = {}
     numbers = iter(range(asks))
 
     async def work() -> None:
         for number in numbers:
-            counts.update(await _ended(model, choice, constraint.another(), number))
+            made[number] = await answer(number)
             tick()
 
     await model.engine.start()
@@ -169,7 +179,7 @@ async def asked(model: Model, choice: Any, asks: int, tick: Callable[[], object]
         await asyncio.gather(*(work() for _ in range(_BATCH)))
     finally:
         await model.engine.stop()
-    return counts
+    return [made[number] for number in range(asks)]
 
 
 async def _ended(model: Model, choice: Any, constraint: matcher.Matcher, number: int) -> list[str]:

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import functools
 import sys
-from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, NamedTuple, cast
 
@@ -21,7 +20,7 @@ from rich.progress import track
 
 from benchmarks import tables
 from benchmarks.constraint import forced
-from dovetail.completion import Completion, Constraint, Sampling
+from dovetail.completion import Completion, Sampling
 from dovetail.events import Message, fold
 from dovetail.grammar import matcher
 from dovetail.grammar.guard import Guarded
@@ -31,7 +30,6 @@ FAMILIES = (
     *("glm47", "qwen3", "minimax_m2", "harmony", "mistral"),
 )
 _MOST_TOKENS = 96
-_BATCH = 16
 #: How much likelier the end becomes, in logits: from a few silent answers to most.
 _WANTS_TO_END = (0.0, 4.0, 8.0, 12.0)
 
@@ -44,31 +42,13 @@ class Answer(NamedTuple):
     refused: int
 
 
-async def answers(model: forced.Model, constraint: Any, asks: int, tick: Callable[[], object]) -> list[Answer]:
-    """The answers to requests 0 to `asks` - 1, by number."""
-    made: list[Answer | None] = [None] * asks
-    numbers = iter(range(asks))
-
-    async def work() -> None:
-        for number in numbers:
-            made[number] = await _answer(model, constraint.another(), number)
-            tick()
-
-    await model.engine.start()
-    try:
-        await asyncio.gather(*(work() for _ in range(_BATCH)))
-    finally:
-        await model.engine.stop()
-    return cast(list[Answer], made)
-
-
-async def _answer(model: forced.Model, constraint: Constraint, number: int) -> Answer:
+async def _answer(model: forced.Model, constraint: Any, number: int) -> Answer:
     bias = _WANTS_TO_END[number % len(_WANTS_TO_END)]
     nothing = model.format.write(Message(), thinking=True).segments
     quiet = {model.tokenizer.control[segment.text] for segment in nothing if segment.control}
     sampling = Sampling(seed=number, logit_bias=dict.fromkeys(quiet, bias))
     # Drafts would make the number of random numbers depend on what other requests do.
-    completion = Completion(model.prompts[0], _MOST_TOKENS, sampling, constraint=constraint, draft_tokens=0)
+    completion = Completion(model.prompts[0], _MOST_TOKENS, sampling, constraint=constraint.another(), draft_tokens=0)
     ids: list[int] = []
     refused, ended = 0, False
     async with aclosing(cast(Any, model.engine.complete(completion))) as batches:
@@ -93,7 +73,8 @@ def measured(family: str, asks: int) -> tuple[int, int, int, int]:
         runs = []
         for name, constraint in (("may be silent", may_be), ("guarded", Guarded(speaking, may_be))):
             ticks = iter(track(range(asks), f"{family}, {name}"))
-            runs.append(asyncio.run(answers(model, constraint, asks, functools.partial(next, ticks, None))))
+            answer = functools.partial(_answer, model, constraint)
+            runs.append(asyncio.run(forced.answers(model, asks, answer, functools.partial(next, ticks, None))))
         counts = [sum(silent(model, answer) for answer in run) for run in runs]
         refused = sum(answer.refused for answer in runs[1])
         # An answer whose end was not refused is the same.

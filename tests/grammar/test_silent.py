@@ -6,7 +6,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,57 +81,43 @@ def walk(
     return None
 
 
-def no_silent_end(name: str, walks: int, seed: object) -> None:
-    ended = 0
-    rng = random.Random(f"{name} {seed}")
-    for _ in range(walks):
+def walks(name: str, count: int, *, silent: bool) -> Iterator[tuple[list[int], Message, Matcher]]:
+    """The answers of random walks that end, as they are read, with a matcher under which no answer is silent.
+
+    `silent`: whether the answers themselves may be silent.
+    """
+    rng = random.Random(f"{name} {count} {silent}")
+    for _ in range(count):
         thinking = rng.random() < 0.6
         tools, choice = rng.choice(ASKED)
-        ids = walk(name, matcher_of(name, tools, choice, thinking=thinking, silent=False), rng, marks=marks_of(name))
+        matcher, speaking = (matcher_of(name, tools, choice, thinking=thinking, silent=it) for it in (silent, False))
+        ids = walk(name, matcher, rng, marks=() if silent else marks_of(name))
         if ids is not None:
-            ended += 1
-            message = read(name, ids, tools, choice, thinking=thinking)
-            assert message.says_something, (families.tokenizer_of(name).decode(ids), choice, thinking, message)
-    assert ended > walks // 4
+            yield ids, read(name, ids, tools, choice, thinking=thinking), speaking
 
 
-@pytest.mark.parametrize("name", WITH)
-def test_no_answer_ends_silent(name: str) -> None:
-    no_silent_end(name, 24, 0)
+def some_or_many(*names: str) -> list[Any]:
+    """For each family, few walks, and as a proof 2,000."""
+    many = (pytest.mark.slow, pytest.mark.proof)
+    return [pytest.param(name, 24) for name in names] + [pytest.param(name, 2_000, marks=many) for name in names]
 
 
-@pytest.mark.slow
-@pytest.mark.proof
-@pytest.mark.parametrize("name", WITH)
-def test_no_answer_of_2000_ends_silent(name: str) -> None:
-    no_silent_end(name, 2_000, 1)
+@pytest.mark.parametrize(("name", "count"), some_or_many(*WITH))
+def test_no_answer_ends_silent(name: str, count: int) -> None:
+    ended = 0
+    for ids, message, _ in walks(name, count, silent=False):
+        ended += 1
+        assert message.says_something, (families.tokenizer_of(name).decode(ids), message)
+    assert ended > count // 4
 
 
-def keeps_what_speaks(name: str, walks: int, seed: object) -> None:
-    """An answer that may be silent and is not is allowed too where it may not be."""
-    spoken = 0
-    rng = random.Random(f"{name} {seed}")
-    for _ in range(walks):
-        thinking = rng.random() < 0.6
-        tools, choice = rng.choice(ASKED)
-        ids = walk(name, matcher_of(name, tools, choice, thinking=thinking, silent=True), rng)
-        if ids is not None and read(name, ids, tools, choice, thinking=thinking).says_something:
-            spoken += 1
-            strict = matcher_of(name, tools, choice, thinking=thinking, silent=False)
-            assert allows(strict, ids), families.tokenizer_of(name).decode(ids)
+@pytest.mark.parametrize(("name", "count"), some_or_many(*WITH))
+def test_an_answer_that_says_something_is_allowed(name: str, count: int) -> None:
+    """One that may be silent and is not is allowed too where it may not be."""
+    spoken = [(ids, speaking) for ids, message, speaking in walks(name, count, silent=True) if message.says_something]
     assert spoken
-
-
-@pytest.mark.parametrize("name", WITH)
-def test_an_answer_that_says_something_is_allowed(name: str) -> None:
-    keeps_what_speaks(name, 24, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.proof
-@pytest.mark.parametrize("name", WITH)
-def test_each_answer_of_2000_that_says_something_is_allowed(name: str) -> None:
-    keeps_what_speaks(name, 2_000, 3)
+    for ids, speaking in spoken:
+        assert allows(speaking, ids), families.tokenizer_of(name).decode(ids)
 
 
 @pytest.mark.parametrize("name", ["kimi_k25", "qwen3_coder", "harmony", "pythonic", "command_a"])

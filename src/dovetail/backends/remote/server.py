@@ -25,9 +25,9 @@ from dovetail.errors import DovetailError, EngineBusy, EngineError, EngineTimeou
 
 _log = logging.getLogger(__name__)
 
-#: Seconds to wait for the events after the last tokens: the usage, and the end of the stream.
 #: Draft tokens for each token of an answer; no server drafts more in a step.
 _MOST_DRAFTS = 256
+#: Seconds to wait for the events after the last tokens: the usage, and the end of the stream.
 _TAIL_S = 1.0
 METRICS_S = 2.0
 #: Seconds until a healthy server that must not be used is checked again.

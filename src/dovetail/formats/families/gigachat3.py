@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dovetail.conversation import Tool
 from dovetail.events import Content, Message
 from dovetail.formats.answers import call_envelope
-from dovetail.formats.answers.answer_grammar import AnswerGrammar, Asked
+from dovetail.formats.answers.answer_grammar import BLANKS, AnswerGrammar, Asked
 from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
 from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node
@@ -100,7 +100,7 @@ class GigaChat3Answers(AnswerGrammar):
         if asked.required:
             return Grammar(calls)
         more = Maybe(Concat((self.mark(NEXT), Maybe(self._call(asked.tools)))))
-        return Grammar(Choice((calls, Concat((asked.text, more)))))
+        return Grammar(Choice((Concat((Maybe(BLANKS), calls)), Concat((asked.text, more)))))
 
     def content_only(self, asked: Asked) -> Grammar:
         return Grammar(Concat((asked.text, self._end())))

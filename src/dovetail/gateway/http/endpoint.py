@@ -280,11 +280,8 @@ def client_of(scope: Scope) -> str:
 def _in_turn(threads: FairThreads, scope: Scope, work: Callable[[], T]) -> Coroutine[Any, Any, T]:
     """The result of `work` in a thread, whose time counts as the client's."""
     account = account_of(scope)
-    return (
-        threads.run(client_of(scope), work)
-        if account is None
-        else threads.run(client_of(scope), work, account.prepared)
-    )
+    took = () if account is None else (account.prepared,)
+    return threads.run(client_of(scope), work, *took)
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
