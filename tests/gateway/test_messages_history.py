@@ -215,7 +215,7 @@ def test_tool_choice(choice: Any, expected: Any, parallel: bool) -> None:
         ({"thinking": {"type": "between_tools"}}, True, None),
         ({"thinking": {"type": "disabled"}}, False, None),
         ({"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}, False, None),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1}}, True, "low"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 512}}, True, "minimal"),
         ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, True, "low"),
         ({"thinking": {"type": "enabled", "budget_tokens": 2049}}, True, "medium"),
         ({"thinking": {"type": "enabled", "budget_tokens": 31_999}}, True, "high"),

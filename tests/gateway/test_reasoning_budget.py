@@ -107,6 +107,45 @@ def test_the_room_for_a_call_is_bounded(tok: Tokenizer) -> None:
     assert reasons_for(run(request, tok, engine), tok, 30_000) == 20_000 - 4_096
 
 
+class KnowsEfforts(KimiK25):
+    template_options = (*KimiK25.template_options, "thinking_effort")
+
+    def _render(self, *prompt: Any, thinking_effort: str = "", **options: Any) -> Prompt:
+        return super()._render(*prompt, **options)
+
+
+@pytest.mark.parametrize(
+    ("effort", "budget"), [("minimal", 512), ("low", 2_048), ("medium", 8_192), ("high", 32_768), ("xhigh", 40_000)]
+)
+def test_an_effort_that_the_template_does_not_know_is_a_budget(tok: Tokenizer, effort: str, budget: int) -> None:
+    engine = ScriptedEngine(tok, context=100_000)
+    chat = turn_request({"messages": [USER], "reasoning_effort": effort})
+    body: dict[str, Any] = {"model": MODEL, "input": "hi", "reasoning": {"effort": effort}}
+    response = ResponsesExchange(json.dumps(body).encode(), None, 9).turn_request
+    for request in (chat, response):
+        assert reasons_for(run(request, tok, engine), tok, 40_000) == budget
+    assert reasons_for(run(chat, tok, engine, KnowsEfforts()), tok, 40_000) == 40_000
+    if budget < 40_000:
+        engine.info = msgspec.structs.replace(engine.info, enforces="structural_tag")
+        assert run(chat, tok, engine).request.omitted == ("reasoning_effort",)
+        assert run(response, tok, engine).request.omitted == ("reasoning.effort",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "budget"),
+    [({"thinking_budget": 9}, 9), ({"thinking_budget": -1}, 600), ({"dovetail": {"reasoning_budget": 9}}, 9)],
+)
+def test_a_budget_counts_before_an_effort(tok: Tokenizer, fields: dict[str, Any], budget: int) -> None:
+    assert reasons_for(prepared(tok, reasoning_effort="minimal", **fields), tok, 600) == budget
+
+
+def test_an_effort_does_not_raise_the_server_s_budget(tok: Tokenizer) -> None:
+    for server, budget in ((9, 9), (600, 512)):
+        settings = Settings(served_model_name=MODEL, reasoning_budget=server)
+        turn = prepared(tok, settings=settings, reasoning_effort="minimal")
+        assert reasons_for(turn, tok, 700) == budget
+
+
 @pytest.mark.parametrize(("fields", "budget"), [({}, 9), ({"thinking_budget": 3}, 3), ({"thinking_budget": -1}, 200)])
 def test_a_server_may_have_a_budget(tok: Tokenizer, fields: dict[str, Any], budget: int) -> None:
     settings = Settings(served_model_name=MODEL, reasoning_budget=9)

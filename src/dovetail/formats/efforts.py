@@ -1,4 +1,4 @@
-"""Levels of reasoning effort: those that APIs have, and the one of a model that is nearest to one of them."""
+"""Levels of reasoning effort: those that APIs have, the one of a model that is nearest to one of them, and budgets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ from collections.abc import Sequence
 
 #: From the least.
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+
+#: The most tokens of reasoning at an effort, for models that know only one of the two. The others have no limit.
+_BUDGETS = {"minimal": 512, "low": 2_048, "medium": 8_192, "high": 32_768}
+
+
+def effort_of(budget: int) -> str:
+    """The effort that a budget of reasoning asks for: the first one whose budget is not less."""
+    return next((effort for effort, most in _BUDGETS.items() if budget <= most), "max")
+
+
+def budget_of(effort: str) -> int | None:
+    """The budget of reasoning that an effort asks for; None: any number of tokens."""
+    return _BUDGETS.get(effort)
 
 
 def nearest_effort(effort: str | None, known: Sequence[str]) -> str | None:

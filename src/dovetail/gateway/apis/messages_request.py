@@ -15,6 +15,7 @@ import msgspec
 from dovetail.completion import Sampling
 from dovetail.conversation import ResponseFormat, check_response_format
 from dovetail.errors import InvalidRequest
+from dovetail.formats.efforts import effort_of
 from dovetail.gateway.apis.messages_history import History
 from dovetail.gateway.apis.request_body import (
     Unsupported,
@@ -25,9 +26,6 @@ from dovetail.gateway.apis.request_body import (
 )
 from dovetail.gateway.turn.tools import typed
 from dovetail.gateway.turn.turn_request import Extension, FieldNames, TurnRequest, sampling_fields
-
-#: The effort that a budget of thinking tokens asks for: the first one whose budget is not less.
-_EFFORTS = {"low": 2_048, "medium": 8_192, "high": 32_768}
 
 #: The edit of the context that keeps all reasoning of the history.
 _KEEPS_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
@@ -195,8 +193,7 @@ def _effort(request: CountTokensRequest) -> str | None:
         return request.output_config.effort
     if request.thinking is None or request.thinking.budget_tokens is None:
         return None
-    budget = request.thinking.budget_tokens
-    return next((effort for effort, most in _EFFORTS.items() if budget <= most), "max")
+    return effort_of(request.thinking.budget_tokens)
 
 
 def _omitted(request: CountTokensRequest) -> list[str]:

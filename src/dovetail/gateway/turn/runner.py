@@ -243,7 +243,8 @@ class TurnRunner:
 
         Nothing can end the reasoning of a format without a control token for that.
         """
-        budget, field = request.reasoning_budget_of(max_tokens, self._defaults.reasoning_budget)
+        default, declared = self._defaults.reasoning_budget, self._format.template_options
+        budget, field = request.reasoning_budget_of(max_tokens, default, declared)
         if budget is None or not (language.left_open or language.may_reason):
             return matcher, None, ""
         info, left_open = self._engine.info, language.left_open

@@ -19,6 +19,7 @@ from dovetail.conversation import ResponseFormat, Tools
 from dovetail.custom_tools import choice_as_function
 from dovetail.errors import DovetailError, InvalidRequest
 from dovetail.formats.answers.tool_choice import Strict, requires_call
+from dovetail.formats.efforts import budget_of
 from dovetail.formats.prompts.history import KINDS, Repair
 from dovetail.gateway.records.answers import SignedReasoning
 from dovetail.gateway.turn.trace import Trace
@@ -218,15 +219,21 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
             return self.extension.reasoning_budget, "dovetail.reasoning_budget"
         return self.reasoning_budget, self.reasoning_budget_field
 
-    def reasoning_budget_of(self, max_tokens: int, default: int | None) -> tuple[int | None, str]:
+    def reasoning_budget_of(
+        self, max_tokens: int, default: int | None, declared: Container[str]
+    ) -> tuple[int | None, str]:
         """The most tokens of reasoning in an answer of at most `max_tokens`, and the field that says so, if one does.
 
-        `default`: the budget of a request without one. Reasoning before a required call also has to leave room for
-        that call.
+        `default`: the budget of a request without one. `declared`: the options of the template; an effort that it has
+        no option for is a budget. Reasoning before a required call also has to leave room for that call.
         """
         budget, field = self.reasoning_limit
         if budget is None and not field:
             budget = default
+            knows_efforts = any(option in declared for option in _EFFORTS)
+            if self.reasoning_effort and not knows_efforts and (most := budget_of(self.reasoning_effort)) is not None:
+                budget = most if default is None else min(most, default)
+                field = self.field_names.of("reasoning_effort")
         if not requires_call(self.tool_choice):
             return budget, field
         left = max_tokens - min(max_tokens // _FOR_A_CALL, _MOST_FOR_A_CALL)
