@@ -48,7 +48,7 @@ def server(
         assert process.stop() == 0
 
 
-def silent(server: Process, answers: int, *, may_be: bool, **fields: Any) -> int:
+def silent(server: Process, answers: int, *, may_be: bool, strict: str = "schema", **fields: Any) -> int:
     """How many of that many answers say nothing."""
     count = 0
     for seed in range(0, answers, AT_ONCE):
@@ -60,7 +60,7 @@ def silent(server: Process, answers: int, *, may_be: bool, **fields: Any) -> int
             "n": AT_ONCE,
             "max_tokens": 60,
             "logit_bias": WANTS_TO_END,
-            "dovetail": {"silent": may_be},
+            "dovetail": {"silent": may_be, "strict": strict},
             **fields,
         }
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=600)
@@ -72,9 +72,13 @@ def silent(server: Process, answers: int, *, may_be: bool, **fields: Any) -> int
     return count
 
 
-@pytest.mark.parametrize(
-    "tools", [{}, {"tools": [tool("get_weather", city={"type": "string"})]}], ids=["chat", "tools"]
-)
+@pytest.mark.parametrize("tools", [{}, {"tools": [WEATHER]}], ids=["chat", "tools"])
 def test_no_answer_is_silent(server: Process, tools: dict[str, Any]) -> None:
     assert silent(server, AT_ONCE, may_be=True, **tools) > AT_ONCE * 0.9
     assert silent(server, ANSWERS, may_be=False, **tools) == 0
+
+
+@pytest.mark.parametrize("tools", [{}, {"tools": [WEATHER]}], ids=["chat", "tools"])
+def test_an_answer_without_a_grammar_is_continued(server: Process, tools: dict[str, Any]) -> None:
+    assert silent(server, AT_ONCE, may_be=True, **tools, strict="off") > AT_ONCE * 0.9
+    assert silent(server, 10 * AT_ONCE, may_be=False, **tools, strict="off") == 0
