@@ -80,10 +80,26 @@ class GuardedConstraint(Constraint, Protocol):
         `row` may be as it was."""
 
 
+class Picture(msgspec.Struct, frozen=True):
+    """A picture that a prompt has.
+
+    `data`: the bytes of its file, of the type `media_type` (`image/png`). `sha256`: their digest, in hexadecimal.
+    """
+
+    data: bytes
+    media_type: str
+    sha256: str
+
+    def __repr__(self) -> str:
+        return f"Picture({self.media_type}, {len(self.data)} bytes, {self.sha256[:12]})"
+
+
 class Completion(msgspec.Struct, frozen=True):
     """One prompt to continue.
 
     `prompt`: the token ids to continue.
+    `pictures`: one for each token of the prompt that stands for a picture, in order. Only for an engine whose
+    `EngineInfo.pictures` is true.
     `max_tokens`: the most new tokens.
     `stop`: strings that end the output as soon as the last character of one is decoded. An engine behind HTTP ignores
     them: its caller sees the text and closes the stream.
@@ -136,6 +152,7 @@ class Completion(msgspec.Struct, frozen=True):
     cache_salt: str | None = None
     request_id: str = ""
     trace_context: Mapping[str, str] = {}
+    pictures: tuple[Picture, ...] = ()
 
 
 Finish = Literal["stop", "length"]
@@ -198,6 +215,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     `bounds_reasoning`: whether the engine keeps to a completion's `reasoning_budget`.
     `reports_steps`: whether each batch is one step. Over HTTP, one batch may cover several.
     `salts_cache`: whether the engine keeps cached prompts with different salts apart.
+    `pictures`: whether the engine takes prompts with pictures.
     """
 
     context: int
@@ -209,6 +227,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     bounds_reasoning: bool = False
     reports_steps: bool = False
     salts_cache: bool = False
+    pictures: bool = False
 
 
 class MetricSample(NamedTuple):

@@ -184,6 +184,12 @@ CHANGES: list[tuple[str, HistoryRules, Messages, Messages]] = [
     ),
     ("hidden_call", HistoryRules(hides_calls=True), [asks("a"), answer("a")], [asks("a"), answer("a")]),
     ("hidden_result", HistoryRules(hides_results=True), [asks("a"), answer("a")], [asks("a"), answer("a")]),
+    (
+        "picture_moved",
+        HistoryRules(pictures=frozenset(("user",))),
+        [asks("a"), {**answer("a"), "content": [*text("x"), IMAGE]}],
+        [asks("a"), {**answer("a"), "content": text("x")}, {"role": "user", "content": [IMAGE]}],
+    ),
     ("call_id", KIMI, [asks("a"), answer("a")], [asks("functions.f:0"), answer("functions.f:0")]),
     ("result_id", KIMI, [asks("a"), answer("a")], [asks("functions.f:0"), answer("functions.f:0")]),
     (
@@ -446,6 +452,7 @@ RULES = st.builds(
     needs_user=st.booleans(),
     one_call=st.booleans(),
     results_in_order=st.booleans(),
+    pictures=st.sampled_from((None, frozenset(("user",)), frozenset(("user", "tool")))),
     reasoning_field=st.sampled_from((*REASONING_FIELDS, "thoughts")),
 )
 

@@ -207,10 +207,12 @@ async def openai_client(
 
 @asynccontextmanager
 async def in_process(
-    engine: ScriptedEngine, tokenizer: Tokenizer, settings: Settings | None = None
+    engine: ScriptedEngine, tokenizer: Tokenizer, settings: Settings | None = None, fmt: Format | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """The same app without a network, for responses that are read whole."""
-    app = create_app(engine, KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL, metrics_tools=True))
+    app = create_app(
+        engine, fmt or KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL, metrics_tools=True)
+    )
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(
         transport=transport, base_url="http://dovetail", headers={"content-type": "application/json"}

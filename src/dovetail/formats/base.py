@@ -63,6 +63,8 @@ class Format(ABC):
     #: The levels of `reasoning_effort` that the model knows, from the least; empty: it has no such option, or which
     #: levels there are is not known.
     efforts: tuple[str, ...] = ()
+    #: The control token that stands for a picture in a prompt; None: the model sees no pictures.
+    picture: str | None = None
     #: Whether answers may hold tool calls that the format reads.
     reads_calls: bool = True
     #: Who opens the reasoning block.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail.errors import InvalidRequest
+from dovetail.tokens import PicturePlace, Prompt
+
+#: The types of parts that are pictures.
+PICTURES = ("image", "image_url")
 
 
 def text_of(part: Mapping[str, Any], i: int, j: int) -> str:
@@ -18,6 +22,33 @@ def text_of(part: Mapping[str, Any], i: int, j: int) -> str:
             raise InvalidRequest(f"{where}.text must be a string", param=f"{where}.text")
         raise InvalidRequest(f"{where} has a type that this model cannot read", param=f"{where}.type")
     return text
+
+
+def with_places(prompt: Prompt, messages: Sequence[Mapping[str, Any]], control: str) -> Prompt:
+    """`prompt`, which a chat template has written, with the pictures of `messages` in their places.
+
+    `control`: the control token that stands for a picture. Templates write messages in their order. Raises
+    `InvalidRequest` naming the first picture if the template wrote another number of places.
+    """
+    pictures = [
+        (f"messages[{i}].content[{j}]", part)
+        for i, message in enumerate(messages)
+        if isinstance(content := message.get("content"), list | tuple)
+        for j, part in enumerate(content)
+        if part["type"] in PICTURES
+    ]
+    if not pictures:
+        return prompt
+    places = [at for at in range(1, len(prompt.pieces), 2) if prompt.pieces[at] == control]
+    if len(places) != len(pictures):
+        where = pictures[0][0]
+        raise InvalidRequest(
+            f"{where}: the chat template writes {len(places)} places for {len(pictures)} pictures", param=where
+        )
+    pieces = [*prompt.pieces]
+    for at, (_, part) in zip(places, pictures, strict=True):
+        pieces[at] = PicturePlace(control, part)
+    return Prompt.alternating(pieces)
 
 
 def arguments_json(arguments: Any) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
-from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -41,6 +41,8 @@ _SILENT = Telemetry()
 #: event loop's time. One client may have all but one, which is more than one for turns because compiling a grammar
 #: releases the interpreter lock.
 _PREPARING, _QUERYING = 3, 2
+
+T = TypeVar("T")
 
 
 class MoreRoutes(NamedTuple):
@@ -103,17 +105,21 @@ def create_app(
         if settings.keys is not None:
             metrics.register(KeyMetrics(keyring))
 
+    def seeing(read: Callable[..., T]) -> Callable[..., T]:
+        """`read`, which learns at the first picture whether the model sees any."""
+        return partial(read, sees=lambda: runner.sees)
+
     pages = Pages(engine, metrics, settings, serving.draining)
-    new_app = functools.partial(Starlette, middleware=middleware, exception_handlers={HTTPException: http_error})
+    new_app = partial(Starlette, middleware=middleware, exception_handlers={HTTPException: http_error})
     app = new_app(
         routes=[
-            Route("/v1/chat/completions", Endpoint(ChatCompletion, serving, "chat"), methods=["POST"]),
+            Route("/v1/chat/completions", Endpoint(seeing(ChatCompletion), serving, "chat"), methods=["POST"]),
             Route("/v1/completions", Endpoint(RawCompletion, serving, "completions"), methods=["POST"]),
             Route("/v1/chat/completions/render", QueryEndpoint(ChatRender, serving), methods=["POST"]),
-            Route(MESSAGES_PATH, Endpoint(Messages, serving, "messages"), methods=["POST"]),
-            Route(f"{MESSAGES_PATH}/count_tokens", QueryEndpoint(CountTokens, serving), methods=["POST"]),
+            Route(MESSAGES_PATH, Endpoint(seeing(Messages), serving, "messages"), methods=["POST"]),
+            Route(f"{MESSAGES_PATH}/count_tokens", QueryEndpoint(seeing(CountTokens), serving), methods=["POST"]),
             *responses_routes(serving),
-            Route("/tokenize", QueryEndpoint(Tokenize, serving), methods=["POST"]),
+            Route("/tokenize", QueryEndpoint(seeing(Tokenize), serving), methods=["POST"]),
             Route("/detokenize", QueryEndpoint(Detokenize, serving), methods=["POST"]),
             *more.routes,
             *pages.routes,

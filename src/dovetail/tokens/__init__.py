@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dovetail.errors import CheckpointError
 from dovetail.tokens.hugging_face import HuggingFaceTokenizer
-from dovetail.tokens.prompt import CUT, Prompt, Segment, TokenSpan
+from dovetail.tokens.prompt import CUT, PicturePlace, Prompt, Segment, TokenSpan
 from dovetail.tokens.raw_text import control_literals_in, raw_prompt
 from dovetail.tokens.streaming import Detokenizer, StopStrings
 from dovetail.tokens.tiktoken_ranks import TiktokenTokenizer
@@ -17,6 +17,7 @@ from dovetail.tokens.tokenizer import Tokenizer
 __all__ = [
     "CUT",
     "Detokenizer",
+    "PicturePlace",
     "Prompt",
     "Segment",
     "StopStrings",

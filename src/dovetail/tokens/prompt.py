@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from dovetail.tokens.tokenizer import Tokenizer
@@ -30,6 +30,21 @@ class TokenSpan(str):
         span = super().__new__(cls, text)
         span.ids = ids
         return span
+
+
+class PicturePlace(str):
+    """A control token of a prompt that stands for a picture.
+
+    `part`: the part of the message that is the picture.
+    """
+
+    __slots__ = ("part",)
+    part: Mapping[str, Any]
+
+    def __new__(cls, control: str, part: Mapping[str, Any]) -> PicturePlace:
+        place = super().__new__(cls, control)
+        place.part = part
+        return place
 
 
 #: Takes the place of a control token where there is none, to encode the texts on both sides separately.
@@ -73,6 +88,11 @@ class Prompt:
     def segments(self) -> tuple[Segment, ...]:
         """The pieces as segments, without empty ones."""
         return tuple(Segment(piece, bool(i % 2)) for i, piece in enumerate(self.pieces) if piece)
+
+    @property
+    def pictures(self) -> list[Mapping[str, Any]]:
+        """The parts of the messages that are pictures, in the order of their places."""
+        return [piece.part for piece in self.pieces[1::2] if isinstance(piece, PicturePlace)]
 
     def ids(self, tokenizer: Tokenizer) -> list[int]:
         """The token ids.

@@ -24,6 +24,7 @@ from dovetail.formats.derived.probes import Block, Probe
 from dovetail.formats.derived.proof import Verdict
 from dovetail.formats.derived.template import Template, pattern
 from dovetail.formats.efforts import EFFORTS
+from dovetail.formats.parts import with_places
 from dovetail.grammar import Grammar
 from dovetail.reading import CallReader, Reader
 from dovetail.tokens import Prompt, Segment
@@ -150,6 +151,7 @@ class JinjaFormat(Format):
         self.reads_calls = family.reads_calls
         self.efforts = templates.efforts
         self.history_rules = probe.history_rules(family)
+        self.picture = probe.picture()
         block = None if probe.reads_reasoning(family) else probe.block()
         inside = (family.reader_type.answer_end.lstrip(), *family.inside_turns)
         own_ends = (end for end in self._ends if end not in family.inside_turns)
@@ -219,10 +221,11 @@ class JinjaFormat(Format):
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
     ) -> Prompt:
         try:
-            return self._templates.render(messages, tools, open_turn, thinking, options)
+            prompt = self._templates.render(messages, tools, open_turn, thinking, options)
         except RenderError:
             check_renderable(messages, tools)
             raise
+        return prompt if self.picture is None else with_places(prompt, messages, self.picture)
 
     def left_open(self, prompt: Prompt) -> bool:
         return self._family.left_open(prompt) or self._left_open_by_text(prompt)

@@ -48,6 +48,7 @@ _TOOLS: list[dict[str, Any]] = [
     }
 ]
 _USER = {"role": "user", "content": _QUESTION}
+_PICTURE = {"type": "image"}
 _SHORT_ID, _LONG_ID = "call00001", "call_0123456789abcdef01234567"
 
 
@@ -62,6 +63,20 @@ def _calling(arguments: Any, call_id: str = _SHORT_ID, **more: Any) -> dict[str,
 
 def _result(content: Any = _RESULT, call_id: str = _SHORT_ID) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "name": _NAME, "content": content}
+
+
+_ROLES = ("user", "system", "assistant", "tool")
+
+
+def _conversation(role: str, content: Any, arguments: Any) -> list[dict[str, Any]]:
+    """A conversation with `content` in a message of `role`."""
+    messages: dict[str, list[dict[str, Any]]] = {
+        "user": [{"role": "user", "content": content}],
+        "system": [{"role": "system", "content": content}, _USER],
+        "assistant": [_USER, _answer(content), _USER],
+        "tool": [_USER, _calling(arguments), _result(content)],
+    }
+    return messages[role]
 
 
 class Block(NamedTuple):
@@ -122,7 +137,13 @@ class Probe:
             results_in_order=self._hides_whose_result(family.history_rules.call_id or _nine_digits),
             hides_calls=self._hides(_PLACE),
             hides_results=self._hides(_RESULT),
+            pictures=self._picture_roles(),
         )
+
+    def _picture_roles(self) -> frozenset[str] | None:
+        if (place := self.picture()) is None:
+            return None
+        return frozenset(role for role in _ROLES if role == "user" or self.picture(role) == place)
 
     def _hides(self, word: str) -> bool:
         """Whether the template accepts calls with results, and never shows `word` of them in any form."""
@@ -164,7 +185,7 @@ class Probe:
         """Whether content must be text or parts: which of the two the template shows, in each role."""
         as_text, as_parts = _ANSWER + _MORE, [{"type": "text", "text": text} for text in (_ANSWER, _MORE)]
         needed: Literal["any", "text"] = "any"
-        for role in ("user", "system", "assistant", "tool"):
+        for role in _ROLES:
             text, parts = (self._shows_content(role, content) for content in (as_text, as_parts))
             if role == "user" and parts and not text:
                 return "parts"
@@ -172,14 +193,26 @@ class Probe:
                 needed = "text"
         return needed
 
+    def picture(self, role: str = "user") -> str | None:
+        """The control token that stands for a picture in messages of `role`; None if the template shows none there.
+
+        Where the template writes several control tokens for a picture, the one in the middle stands for it, as in
+        `<|vision_start|><|image_pad|><|vision_end|>`.
+        """
+        prompts = [
+            self._prompt(*_conversation(role, [{"type": "text", "text": _ANSWER}, *pictures], self._arguments))
+            for pictures in ([], [_PICTURE], [_PICTURE, _PICTURE])
+        ]
+        shown = [prompt.pieces[1::2] for prompt in prompts if prompt is not None and _ANSWER in prompt.text]
+        if len(shown) < len(prompts):
+            return None
+        without, one, two = shown
+        written = [control for control in one if control not in without]
+        place = written[len(written) // 2] if written else None
+        return place if place is not None and (one.count(place), two.count(place)) == (1, 2) else None
+
     def _shows_content(self, role: str, content: Any) -> bool:
-        messages: dict[str, list[dict[str, Any]]] = {
-            "user": [{"role": "user", "content": content}],
-            "system": [{"role": "system", "content": content}, _USER],
-            "assistant": [_USER, _answer(content), _USER],
-            "tool": [_USER, _calling(self._arguments), _result(content)],
-        }
-        text = self._text(*messages[role])
+        text = self._text(*_conversation(role, content, self._arguments))
         return _ANSWER in text and _MORE in text and not _AS_JSON.search(text)
 
     def _knows_developer(self) -> bool:

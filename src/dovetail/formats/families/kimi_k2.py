@@ -35,7 +35,7 @@ from dovetail.reading.json_end import JsonEnd
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import FARTHEST_CALL, MOST_SPACE
 from dovetail.reading.two_languages import JsonInTags
-from dovetail.tokens import Prompt, Tokenizer
+from dovetail.tokens import PicturePlace, Prompt, Tokenizer
 
 THINK, THINK_END = "<think>", "</think>"
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -58,7 +58,8 @@ OPENING = ("", _ASSISTANT, "assistant", MIDDLE)
 AFTER_CALLS = ("", SECTION_END, "", END)
 DEFAULT_SYSTEM = ("", _SYSTEM, "system", MIDDLE, "You are Kimi, an AI assistant created by Moonshot AI.", END)
 
-_IMAGE = ("<|media_begin|>", "image", "<|media_content|>", "", "<|media_pad|>", "", "<|media_end|>")
+#: What stands for a picture in K2.5.
+_PICTURE = "<|media_pad|>"
 #: K2 cannot see images. Its template writes this, which is ordinary text to its tokenizer.
 _IMAGE_IN_WORDS = "<|media_start|>image<|media_content|><|media_pad|><|media_end|>\n"
 _VIDEO_IN_WORDS = "<|kimi_k25_video_placeholder|>\n"
@@ -337,6 +338,7 @@ class KimiK25(KimiK2):
     """K2.5 and K2.6: the prompt opens the reasoning, and tools are declared as TypeScript."""
 
     name = "kimi_k25"
+    picture = _PICTURE
     vllm_parsers = EngineParsers("kimi_k2", "kimi_k2")
     sglang_parsers = EngineParsers("kimi_k2", "kimi_k2")
     trtllm_parsers = EngineParsers("kimi_k2", "kimi_k25")
@@ -456,7 +458,8 @@ def add_media_parts(pieces: list[str], parts: Sequence[Mapping[str, Any]], befor
     """The `AddParts` of K2.5, where an image is control tokens."""
     for j, part in enumerate(parts):
         if part["type"] in ("image", "image_url"):
-            pieces += (before, *_IMAGE)
+            place = PicturePlace(_PICTURE, part)
+            pieces += (before, "<|media_begin|>", "image", "<|media_content|>", "", place, "", "<|media_end|>")
             before = "\n"
         elif part["type"] in ("video", "video_url"):
             before += _VIDEO_IN_WORDS

@@ -345,6 +345,7 @@ class KimiK3(Format):
     """Options: OpenAI's `tool_choice` and `response_format`; `thinking_effort`: low, high, max, or None for none."""
 
     name = "kimi_k3"
+    picture = kimi_k3_prompt.PICTURE
     vllm_parsers = EngineParsers("kimi_k3", "kimi_k3")
     sglang_parsers = EngineParsers("kimi_k3", "kimi_k3")
     template_options = ("thinking_effort", "tool_choice", "response_format")

@@ -16,10 +16,10 @@ from dovetail.errors import InvalidRequest, RenderError
 from dovetail.formats.declarations import cached, sorted_json
 from dovetail.formats.parts import text_of
 from dovetail.reading.parameters import members
-from dovetail.tokens import CUT
+from dovetail.tokens import CUT, PicturePlace
 
 OPEN, CLOSE, SEP, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
-_IMAGE = "<|media_pad|>"
+PICTURE = "<|media_pad|>"
 _CLOSE_MESSAGE = (CLOSE, "message", SEP, "", END)
 
 #: The type of a JSON value that is not a string, by its first character. Any other character begins a number.
@@ -85,7 +85,7 @@ def _add_content(pieces: list[str], content: Any, i: int) -> None:
         raise TypeError(f"neither text nor parts: messages[{i}]")
     for j, part in enumerate(content or ()):
         if part["type"] in ("image", "image_url"):
-            pieces += ("", _IMAGE)
+            pieces += ("", PicturePlace(PICTURE, part))
         else:
             pieces += (text_of(part, i, j), CUT)
     pieces.append("")

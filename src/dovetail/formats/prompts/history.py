@@ -16,6 +16,7 @@ import msgspec
 
 from dovetail.conversation import check_messages
 from dovetail.errors import InvalidRequest
+from dovetail.formats.parts import PICTURES
 from dovetail.formats.prompts.turns import (
     Alternation,
     CallPlace,
@@ -25,6 +26,7 @@ from dovetail.formats.prompts.turns import (
     is_empty,
     placed,
     split,
+    with_pictures,
     with_user,
 )
 
@@ -58,6 +60,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "result_id": "a result gets the new id of its call",
         "result_order": "results right after their calls are sorted like the calls if the prompt does not show which "
         "call each one answers",
+        "picture_moved": "a picture moves to the user message after it, which is added if there is none, if the model "
+        "knows none in a message of this role",
         "hidden_call": "a call is left out of the prompt, because the chat template shows none",
         "hidden_result": "a result is left out of the prompt, because the chat template shows none",
         UNMARKED_CALL: "an answer that is nothing but the JSON of a call to one of the tools is that call; a defect of "
@@ -114,6 +118,7 @@ class HistoryRules:
     `reasoning_field`: the field from which reasoning is read.
     `results_in_order`: whether only the order of results shows which call each one answers.
     `hides_calls`, `hides_results`: whether prompts do not show calls, and results.
+    `pictures`: the roles whose messages may have pictures; None: they stay where they are.
     """
 
     call_id: Callable[[str, int], str] | None = None
@@ -129,6 +134,7 @@ class HistoryRules:
     results_in_order: bool = False
     hides_calls: bool = False
     hides_results: bool = False
+    pictures: frozenset[str] | None = None
 
     @property
     def arrange(self) -> bool:
@@ -200,6 +206,8 @@ class _History:
         self._call_of: dict[int, CallPlace] = {}
         #: New index of a message -> its old index.
         self._sources: dict[int, int] = {}
+        #: The number of a message -> its pictures that move.
+        self._moved: dict[int, list[Mapping[str, Any]]] = {}
 
     def message(self, i: int, original: Mapping[str, Any]) -> dict[str, Any]:
         message, where = {**original}, f"messages[{i}]"
@@ -214,6 +222,8 @@ class _History:
         if not _REASONING.isdisjoint(message):
             self._reasoning(message, where)
         content = message.get("content")
+        if isinstance(content, list | tuple) and self._rules.pictures is not None:
+            content = self._pictures(message, content, i)
         if not content or not isinstance(content, str) or self._rules.parts == "parts":
             self._content(message, content, f"{where}.content")
         if "tool_calls" in message:
@@ -256,10 +266,10 @@ class _History:
     def arranged(self, messages: list[dict[str, Any]]) -> Repaired:
         """The history with its `messages` where the model knows them."""
         rules = self._rules
-        if not self._sources and not rules.arrange:
+        if not self._sources and not self._moved and not rules.arrange:
             return Repaired(messages, self.repairs, range(len(messages)))
         slots = [Slot(j, [messages[j]]) for j in (self._sources.get(i, i) for i in range(len(messages)))]
-        slots = placed(slots, rules.system, self.make_repair)
+        slots = placed(with_pictures(slots, self._moved), rules.system, self.make_repair)
         if rules.one_call:
             slots = split(slots, self._call_of, None if rules.null_beside_calls else self._form(""), self.make_repair)
         if rules.alternation != "any":
@@ -292,6 +302,17 @@ class _History:
                     del message[field]
                     if moves:
                         message[read_field] = text
+
+    def _pictures(self, message: dict[str, Any], content: Sequence[Mapping[str, Any]], i: int) -> Any:
+        """The content without the pictures that move."""
+        pictures = [part for part in content if part["type"] in PICTURES]
+        roles = self._rules.pictures or ()
+        if not pictures or message.get("role") in roles:
+            return content
+        if self.make_repair("picture_moved", f"messages[{i}].content", "-> the user message after it"):
+            self._moved[i] = pictures
+            message["content"] = [part for part in content if part["type"] not in PICTURES]
+        return message["content"]
 
     def _content(self, message: dict[str, Any], content: Any, where: str) -> None:
         if not isinstance(content, str | list | tuple | None):

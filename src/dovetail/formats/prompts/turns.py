@@ -78,7 +78,7 @@ def placed(slots: Sequence[Slot], known: Place, repairs: Repairs) -> list[Slot]:
     begins = True  # whether there were only system messages so far
     follows_system = False  # whether the last message is a system message that became a user message of its own
     for slot in slots:
-        (message,), role = slot.messages, slot.role
+        message, role = slot.messages[0], slot.role
         moves = role == "system" and not message.get("tools")
         begins = begins and role == "system"
         if moves and begins and known == "one" and result and repairs("system_merged", slot.where, "-> messages[0]"):
@@ -97,6 +97,24 @@ def placed(slots: Sequence[Slot], known: Place, repairs: Repairs) -> list[Slot]:
             result.append(slot)
             follows_system = False
     return result
+
+
+def with_pictures(slots: Sequence[Slot], moved: Mapping[int, Sequence[Any]]) -> Sequence[Slot]:
+    """`slots` with the pictures of `moved`, by the numbers of their messages, in the user messages that come next."""
+    if not moved:
+        return slots
+    result: list[Slot] = []
+    pictures: list[Any] = []
+    for slot in slots:
+        if pictures and slot.role not in ("tool", "system"):
+            if slot.role == "user":
+                slot = Slot(slot.number, [{"role": "user", "content": pictures}, *slot.messages], whole=False)
+            else:
+                result.append(_added("user", pictures))
+            pictures = []
+        result.append(slot)
+        pictures = [*pictures, *moved.get(-1 if slot.number is None else slot.number, ())]
+    return [*result, _added("user", pictures)] if pictures else result
 
 
 def split(slots: Sequence[Slot], call_of: Mapping[int, CallPlace], empty: Any, repairs: Repairs) -> list[Slot]:
@@ -183,10 +201,10 @@ def _added(role: str, content: Any) -> Slot:
 def _marked(content: Any) -> Any:
     """`content` with tags that tell it from the user's own text."""
     opener, closer = "<system-reminder>\n", "\n</system-reminder>"
-    if content is None:
-        return None
     if isinstance(content, str):
         return opener + content + closer
+    if not content:
+        return content
     return [_part(opener), *content, _part(closer)]
 
 

@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from dovetail.errors import DovetailError
 from dovetail.events import CallArguments, CallStart, Content, Event, Reasoning, fold
 from dovetail.gateway.apis.chat_request import ChatRequest, decode, turn_request
+from dovetail.gateway.apis.pictures import Sees, blind
 from dovetail.gateway.apis.request_body import ignored_fields
 from dovetail.gateway.apis.totals import ChoiceTotals, Extension, PromptTokensDetails, Speculation, speculation
 from dovetail.gateway.http.errors import error_json
@@ -35,11 +36,11 @@ class ChatCompletion:
     Raises `InvalidRequest`, which names the field, for a body that is not a well-formed request.
     """
 
-    def __init__(self, body: bytes, _: Account | None = None) -> None:
+    def __init__(self, body: bytes, _: Account | None = None, *, sees: Sees = blind) -> None:
         self._request = decode(body)
         self.model = self._request.model
         self.streams = bool(self._request.stream)
-        self.turn_request = turn_request(self._request, ignored_fields(body, ChatRequest))
+        self.turn_request = turn_request(self._request, ignored_fields(body, ChatRequest), sees)
 
     @property
     def concludes(self) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 
 from dovetail.conversation import ResponseFormat, check_messages, check_response_format
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.apis import pictures
+from dovetail.gateway.apis.pictures import Pictures, Sees, blind
 from dovetail.gateway.apis.request_body import (
     UNSUPPORTED,
     Budget,
@@ -170,23 +170,24 @@ def check(request: ChatRequest) -> None:
     check_messages(request.messages)
 
 
-def _as_text(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """`messages` with text in place of every other part, and the fields of the pictures that are left out.
+def _shown(messages: Sequence[Mapping[str, Any]], sees: Sees) -> tuple[list[Mapping[str, Any]], Pictures | None]:
+    """`messages` with parts that are text or pictures, and the pictures; None if every part is text.
 
     Raises `InvalidRequest` for a part that the model can read nothing of.
     """
     shown: list[Mapping[str, Any]] = []
-    omitted: list[str] = []
+    found: Pictures | None = None
     for i, message in enumerate(messages):
         content = message.get("content")
         if content is not None and not isinstance(content, str) and any(part["type"] != "text" for part in content):
-            parts = [_text_part(part, f"messages[{i}].content[{j}]", omitted) for j, part in enumerate(content)]
+            found = found or Pictures(sees)
+            parts = [_part(part, f"messages[{i}].content[{j}]", found) for j, part in enumerate(content)]
             message = {**message, "content": parts}
         shown.append(message)
-    return shown, omitted
+    return shown, found
 
 
-def _text_part(part: Mapping[str, Any], field: str, omitted: list[str]) -> Mapping[str, Any]:
+def _part(part: Mapping[str, Any], field: str, found: Pictures) -> Mapping[str, Any]:
     kind = part["type"]
     if kind == "text":
         return part
@@ -194,21 +195,20 @@ def _text_part(part: Mapping[str, Any], field: str, omitted: list[str]) -> Mappi
         if not isinstance(part.get("refusal"), str):
             raise InvalidRequest(f"{field}.refusal must be a string", param=f"{field}.refusal")
         return {"type": "text", "text": part["refusal"]}
-    text = pictures.placeholder(kind)
-    if text is None:
+    shown = found.part(part, field)
+    if shown is None:
         message = f"{field}.type must be text, refusal or a picture (no other is supported), not {kind!r:.80}"
         raise InvalidRequest(message, param=f"{field}.type")
-    omitted.append(f"{field}:{kind}")
-    return {"type": "text", "text": text}
+    return shown
 
 
-def turn_request(request: ChatRequest, ignored: tuple[str, ...] = ()) -> TurnRequest:
+def turn_request(request: ChatRequest, ignored: tuple[str, ...] = (), sees: Sees = blind) -> TurnRequest:
     """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have.
 
     Raises `InvalidRequest` naming the field for parts of messages that no text can stand for, and for tools, a choice
     of them or a response format that is not well formed.
     """
-    messages, left_out = _as_text(request.messages)
+    messages, found = _shown(request.messages, sees)
     max_tokens, max_tokens_field = request.max_new_tokens
     switches = request.switches
     budget, budget_field = switches.budget
@@ -232,7 +232,7 @@ def turn_request(request: ChatRequest, ignored: tuple[str, ...] = ()) -> TurnReq
         sampling_fields=sampling_fields(request),
         max_tokens=max_tokens,
         max_tokens_field=max_tokens_field,
-        omitted=(*ignored, *switches.omitted, *left_out),
+        omitted=(*ignored, *switches.omitted, *(found.omitted if found else ())),
         min_tokens=request.min_tokens or 0,
         ignore_eos=bool(request.ignore_eos),
         stop=request.stop_strings,
@@ -240,5 +240,6 @@ def turn_request(request: ChatRequest, ignored: tuple[str, ...] = ()) -> TurnReq
         logprobs=request.likeliest,
         choices=request.n or 1,
         extension=request.dovetail or Extension(),
+        pictures=tuple(found.taken) if found else (),
     )
     return typed(turn)

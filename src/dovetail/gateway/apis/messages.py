@@ -21,6 +21,7 @@ from dovetail.gateway.apis.messages_request import (
     prompt_request,
     turn_request,
 )
+from dovetail.gateway.apis.pictures import Sees, blind
 from dovetail.gateway.apis.request_body import ignored_fields
 from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Speculation, speculation
 from dovetail.gateway.http.endpoint import Reply
@@ -37,11 +38,11 @@ class Messages:
     Raises `InvalidRequest`, which names the field, for a body that is not a well-formed request.
     """
 
-    def __init__(self, body: bytes, _: Account | None = None) -> None:
+    def __init__(self, body: bytes, _: Account | None = None, *, sees: Sees = blind) -> None:
         self._request = decode_messages(body)
         self.model = self._request.model
         self.streams = bool(self._request.stream)
-        self.turn_request = turn_request(self._request, ignored_fields(body, MessagesRequest))
+        self.turn_request = turn_request(self._request, ignored_fields(body, MessagesRequest), sees)
         self._record = ""
 
     @property
@@ -71,10 +72,10 @@ class TokenCount(msgspec.Struct, frozen=True):
 class CountTokens:
     """The number of tokens that the prompt of a message would have."""
 
-    def __init__(self, body: bytes, _: Account | None = None) -> None:
+    def __init__(self, body: bytes, _: Account | None = None, *, sees: Sees = blind) -> None:
         request = decode_count_tokens(body)
         self.model = request.model
-        self._prompt_request = prompt_request(request)
+        self._prompt_request = prompt_request(request, sees)
 
     def reply(self, runner: TurnRunner) -> Reply:
         rendered = runner.render(self._prompt_request)

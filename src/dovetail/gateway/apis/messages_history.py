@@ -15,11 +15,15 @@ import msgspec
 
 from dovetail.errors import InvalidRequest
 from dovetail.formats.parts import arguments_json
-from dovetail.gateway.apis import pictures
+from dovetail.gateway.apis.pictures import Pictures, Sees, blind, refused
 from dovetail.gateway.apis.request_body import convert_field
 from dovetail.gateway.records.answers import SignedReasoning
 
 _NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+#: A text, or a picture as a part of a message.
+Part = str | dict[str, Any]
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -96,15 +100,17 @@ class History:
     `messages`: them as a `TurnRequest` has them.
     `names`: the client's name for each of their fields that an error may name.
     `omitted`: the fields that were left out.
+    `pictures`: the pictures of the messages, and the fields that hold a picture which was left out.
     `signed`: thinking with its signatures.
 
     Raises `InvalidRequest` naming the field for what cannot be translated.
     """
 
-    def __init__(self, system: str | Sequence[Any] | None, messages: Sequence[Any]) -> None:
+    def __init__(self, system: str | Sequence[Any] | None, messages: Sequence[Any], sees: Sees = blind) -> None:
         self.messages: list[dict[str, Any]] = []
         self.names: dict[str, str] = {}
         self.omitted: list[str] = []
+        self.pictures = Pictures(sees)
         self.signed: list[SignedReasoning] = []
         self._is_newest = False
         # The texts of each message, which are joined at the end, because there may be very many.
@@ -119,7 +125,7 @@ class History:
             self._message(message, f"messages[{i}]", before_user=i < last_user)
         for i, texts in self._text_lists.items():
             between = "" if self.messages[i]["role"] == "assistant" else _BETWEEN_BLOCKS
-            self.messages[i]["content"] = between.join(texts.content)
+            self.messages[i]["content"] = _joined(texts.content, between)
             if texts.reasoning:
                 self.messages[i]["reasoning_content"] = "".join(texts.reasoning)
 
@@ -173,37 +179,53 @@ class History:
 
     def _user(self, content: str | Sequence[Any], field: str) -> None:
         if isinstance(content, str):
-            self._user_text(content, field)
+            self._user_text(field, content)
             return
-        texts, others = [], len(self.messages)
+        parts: list[Part] = []
+        others = len(self.messages)
         for block, where, kind in _blocks(content, f"{field}.content"):
             if kind == "tool_result":
                 self._result(convert_field(block, ToolResult, where), where)
             else:
-                texts.append(self._shown_text(block, where, kind, "text, tool_result, document or search_result"))
-        if texts or others == len(self.messages):
-            self._user_text(_BETWEEN_BLOCKS.join(texts), field)
+                parts.append(self._shown(block, where, kind, "text, tool_result, document or search_result"))
+        if parts or others == len(self.messages):
+            self._user_text(field, *(parts or [""]))
 
-    def _user_text(self, text: str, field: str) -> None:
+    def _user_text(self, field: str, *parts: Part) -> None:
         if not self.messages or self.messages[-1]["role"] != "user":
             self._add({"role": "user", "content": ""}, field)
-        self._texts_of_last().content.append(text)
+        self._texts_of_last().content.extend(parts)
 
     def _result(self, result: ToolResult, field: str) -> None:
         content = result.content or ""
         if not isinstance(content, str):
-            content = _BETWEEN_BLOCKS.join(self._result_texts(content, f"{field}.content"))
-        if result.is_error and not _TELLS_ERROR.match(content):
-            content = f"Error: {content}" if content else "Error"
+            content = _joined([*self._result_parts(content, f"{field}.content")], _BETWEEN_BLOCKS)
+        if result.is_error:
+            content = _as_error(content)
         message = {"role": "tool", "tool_call_id": result.tool_use_id, "content": content}
         self._add(message, field, tool_call_id=f"{field}.tool_use_id")
 
-    def _result_texts(self, content: Sequence[Any], field: str) -> Iterator[str]:
+    def _result_parts(self, content: Sequence[Any], field: str) -> Iterator[Part]:
         for block, where, kind in _blocks(content, field):
             if kind == "tool_reference":  # a search for tools found this one
                 yield f"Available now: {convert_field(block, ToolReference, where).tool_name}"
             else:
-                yield self._shown_text(block, where, kind, "text, document, search_result or tool_reference")
+                yield self._shown(block, where, kind, "text, document, search_result or tool_reference")
+
+    def _shown(self, block: Mapping[str, Any], field: str, kind: str, known: str) -> Part:
+        """A block that the model is to read or to see. `known`: the kinds of blocks that may be in its place."""
+        try:
+            part = self.pictures.part(block, field)
+        except InvalidRequest as error:
+            raise refused(block, field, error.message.removeprefix(f"{error.param}").lstrip(": ")) from error
+        if part is None:
+            return self._shown_text(block, field, kind, known)
+        if part["type"] == "image":
+            return part
+        if self._is_newest:
+            raise refused(block, field)
+        text: str = part["text"]
+        return text
 
     def _shown_text(self, block: Mapping[str, Any], field: str, kind: str, known: str) -> str:
         """The text of a block that the model is to read. `known`: the kinds of blocks that may be in its place."""
@@ -215,10 +237,9 @@ class History:
             result = convert_field(block, SearchResult, field)
             texts = self._texts(result.content, f"{field}.content")
             return _BETWEEN_BLOCKS.join((f"{result.title}\n{result.source}", *texts))
-        if (text := pictures.placeholder(kind)) is not None:
+        if (text := self.pictures.left_out(block, field)) is not None:
             if self._is_newest:
-                raise pictures.refused(block, field)
-            self.omitted.append(f"{field}:{kind}")
+                raise refused(block, field)
             return text
         _refuse(field, kind, known)
 
@@ -267,9 +288,9 @@ class History:
 
 
 class _Texts(NamedTuple):
-    """The texts of one message."""
+    """The texts and pictures of one message, and its reasoning."""
 
-    content: list[str]
+    content: list[Part]
     reasoning: list[str]
 
 
@@ -322,6 +343,31 @@ class _Answer:
         self._names |= {place: field, f"{place}.function": field, f"{place}.function.arguments": f"{field}.input"}
         function = {"name": use.name, "arguments": arguments_json(use.input)}
         calls.append({"id": use.id, "type": "function", "function": function})
+
+
+def _joined(parts: Sequence[Part], between: str) -> str | list[dict[str, Any]]:
+    """Texts as one, joined by `between`; or parts of a message, if there are pictures among them."""
+    if not any(isinstance(part, dict) for part in parts):
+        return between.join(part for part in parts if isinstance(part, str))
+    content: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, dict):
+            content.append(part)
+        elif content and content[-1]["type"] == "text":
+            content[-1]["text"] += between + part
+        elif part:
+            content.append({"type": "text", "text": part})
+    return content
+
+
+def _as_error(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """The content of a result that tells that it is an error."""
+    first = content if isinstance(content, str) else content[0].get("text", "")
+    if _TELLS_ERROR.match(first):
+        return content
+    if isinstance(content, str):
+        return f"Error: {content}" if content else "Error"
+    return [{"type": "text", "text": f"Error: {first}"}, *content[bool(first) :]]
 
 
 def _blocks(content: Sequence[Any], field: str) -> Iterator[tuple[Mapping[str, Any], str, str]]:

@@ -17,6 +17,7 @@ from dovetail.conversation import ResponseFormat, check_response_format
 from dovetail.errors import InvalidRequest
 from dovetail.formats.efforts import effort_of
 from dovetail.gateway.apis.messages_history import History
+from dovetail.gateway.apis.pictures import Sees, blind
 from dovetail.gateway.apis.request_body import (
     Unsupported,
     check_own_fields,
@@ -129,9 +130,9 @@ def _checked(request: Checked) -> Checked:
     return request
 
 
-def turn_request(request: MessagesRequest, ignored: tuple[str, ...] = ()) -> TurnRequest:
+def turn_request(request: MessagesRequest, ignored: tuple[str, ...] = (), sees: Sees = blind) -> TurnRequest:
     """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have."""
-    prompt = prompt_request(request)
+    prompt = prompt_request(request, sees)
     return msgspec.structs.replace(
         prompt,
         omitted=(*ignored, *prompt.omitted),
@@ -142,9 +143,9 @@ def turn_request(request: MessagesRequest, ignored: tuple[str, ...] = ()) -> Tur
     )
 
 
-def prompt_request(request: CountTokensRequest) -> TurnRequest:
+def prompt_request(request: CountTokensRequest, sees: Sees = blind) -> TurnRequest:
     """As much of the turn as the prompt and the grammar depend on."""
-    history, tools = History(request.system, request.messages), MessagesTools(request.tools or ())
+    history, tools = History(request.system, request.messages, sees), MessagesTools(request.tools or ())
     names = FieldNames({**history.names, **tools.names, **_FIELD_NAMES})
     thinking = request.thinking is None or request.thinking.type != "disabled"
     budget = request.thinking.budget_tokens if request.thinking else None
@@ -165,7 +166,8 @@ def prompt_request(request: CountTokensRequest) -> TurnRequest:
         continue_final_message=history.prefilled,
         signed=tuple(history.signed),
         extension=request.dovetail or Extension(),
-        omitted=(*history.omitted, *tools.omitted, *_omitted(request)),
+        pictures=tuple(history.pictures.taken),
+        omitted=(*history.omitted, *history.pictures.omitted, *tools.omitted, *_omitted(request)),
         field_names=names,
     )
     with names.in_errors():

@@ -13,6 +13,7 @@ from dovetail.errors import InvalidRequest
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.apis.chat_request import ChatRequest, check, decode, turn_request
 from dovetail.gateway.apis.completion_request import RawExtension
+from dovetail.gateway.apis.pictures import Sees, blind
 from dovetail.gateway.apis.request_body import decode_body
 from dovetail.gateway.http.endpoint import Reply
 from dovetail.gateway.limits.keys import Account
@@ -54,13 +55,13 @@ class ChatRender:
         self.model = self._request.model
 
     def reply(self, runner: TurnRunner) -> Reply:
-        rendered = runner.render(turn_request(self._request))
+        rendered = runner.render(turn_request(self._request, sees=lambda: runner.sees))
         shown = RenderedPrompt(
             self.model,
             rendered.prompt.text,
             rendered.ids,
             len(rendered.ids),
-            tuple(RenderedSegment(*segment) for segment in rendered.prompt.segments),
+            tuple(RenderedSegment(str(text), control) for text, control in rendered.prompt.segments),
             RenderedRepairs(rendered.repairs),
         )
         return Reply(msgspec.json.encode(shown), rendered)
@@ -100,7 +101,8 @@ _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
 class Tokenize:
     """The token ids of a text, or of the prompt for messages."""
 
-    def __init__(self, body: bytes, _: Account | None = None) -> None:
+    def __init__(self, body: bytes, _: Account | None = None, *, sees: Sees = blind) -> None:
+        self._sees = sees
         self._request = decode_body(_TOKENIZE, body)
         self.model = self._request.model or None
         if (self._request.prompt is None) == (self._request.messages is None):
@@ -118,7 +120,7 @@ class Tokenize:
         if extension.control_tokens is not None:
             raise InvalidRequest("control_tokens is for a prompt, not for messages", param="dovetail.control_tokens")
         check(request)
-        return turn_request(request)
+        return turn_request(request, sees=self._sees)
 
     def reply(self, runner: TurnRunner) -> Reply:
         rendered = runner.render(self._turn_request)

@@ -81,6 +81,16 @@ class TurnRunner:
         """Whether the engine keeps cached prompts with different salts apart."""
         return self._engine.info.salts_cache
 
+    @property
+    def sees(self) -> bool:
+        """Whether prompts may have pictures: the format has a place for them, and the engine takes them."""
+        return self._place is not None and self._engine.info.pictures
+
+    @functools.cached_property
+    def _place(self) -> int | None:
+        """The token that stands for a picture."""
+        return self._tokenizer.control.get(self._format.picture) if self._format.picture is not None else None
+
     def warm_up(self) -> None:
         """Build the grammar library's view of the vocabulary: about a second for 160,000 tokens."""
         matcher.compile(Grammar(FreeText()), self._tokenizer, sorted(self._end_ids))
@@ -130,7 +140,10 @@ class TurnRunner:
     def _written(self, request: TurnRequest) -> WrittenPrompt:
         """The prompt of `request`, with the tokens of its recorded answers, and all repairs."""
         records, reports = recorded_answers(request.messages, request.tools, self._sealer)
-        answers = {i: spelling(record, self._tokenizer) for i, record in records.items()}
+        # An answer in which the model wrote a place for a picture is rendered from its text: no picture is there.
+        answers = {
+            i: spelling(record, self._tokenizer) for i, record in records.items() if self._place not in record.ids
+        }
         written = written_prompt(request, self._format, answers, self._repairs_off(request))
         return written._replace(repairs=[*written.repairs, *reports])
 
@@ -170,6 +183,7 @@ class TurnRunner:
         self._check_length(prompt)
         with request.trace.stage("render"):
             ids = tuple(prompt.ids(self._tokenizer))
+        pictures = tuple(request.pictures[part["number"]] for part in prompt.pictures)
         max_tokens = self._max_tokens(request, len(ids))
         self._check_tokens(request, max_tokens)
         language = formats.Turn(
@@ -206,6 +220,7 @@ class TurnRunner:
                     grammar_required=not language.is_free,
                     reasoning_budget=budget,
                     recorded=recorded,
+                    pictures=pictures,
                 ),
                 functools.partial(new_reader, choice, language.left_open),
             )
@@ -343,6 +358,9 @@ class TurnRunner:
         ids = ids_of(raw, self._tokenizer)
         if not ids:
             raise InvalidRequest(f"{raw.field} is empty: it needs at least one token", param=raw.field)
+        if self.sees and self._place in ids:
+            message = f"{raw.field} has the token of a picture, and no picture: send pictures in messages"
+            raise InvalidRequest(message, param=raw.field)
         max_tokens = self._max_tokens(request, len(ids), raw.field)
         self._check_tokens(request, max_tokens)
         named = msgspec.structs.replace(request, id=f"{request.id}.{number}") if number else request

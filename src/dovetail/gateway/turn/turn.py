@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dovetail.completion import Completion, Sampling
+from dovetail.completion import Completion, Picture, Sampling
 from dovetail.conversation import check_tools
 from dovetail.formats import turn as formats
 from dovetail.formats.prompts.history import Repair
@@ -44,6 +44,7 @@ def completion_of(
     grammar_required: bool = False,
     reasoning_budget: int | None = None,
     recorded: bool = False,
+    pictures: tuple[Picture, ...] = (),
 ) -> Completion:
     """The completion of a choice, with a request id, a seed and a constraint of its own.
 
@@ -69,6 +70,7 @@ def completion_of(
         cache_salt=request.cache_salt,
         request_id=request.id if choice == 0 else f"{request.id}-{choice}",
         trace_context=request.trace.context,
+        pictures=pictures,
     )
 
 

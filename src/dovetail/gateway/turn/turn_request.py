@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from dovetail.checkpoints.fixed_sampling import FixedSampling
-from dovetail.completion import Sampling
+from dovetail.completion import Picture, Sampling
 from dovetail.conversation import ResponseFormat, Tools
 from dovetail.custom_tools import choice_as_function
 from dovetail.errors import DovetailError, InvalidRequest
@@ -171,6 +171,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     With `fit_reasoning_effort`, a `reasoning_effort` that the model does not know becomes the nearest one.
     `cache_salt`: see `Completion`. `signed`: reasoning of the history with its signatures, which are checked. `trace`
     times the stages of the turn.
+    `pictures`: a part of a message with the type "image" has the `number` of one.
     """
 
     id: str
@@ -208,6 +209,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None
     choices: int = 1
     signed: tuple[SignedReasoning, ...] = ()
+    pictures: tuple[Picture, ...] = ()
     extension: Extension = Extension()
     field_names: FieldNames = FieldNames()
     trace: Trace = msgspec.field(default_factory=Trace)

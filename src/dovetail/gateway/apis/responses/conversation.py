@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.apis import pictures
+from dovetail.gateway.apis.pictures import Pictures, Sees, blind
 from dovetail.gateway.apis.responses import compaction
 from dovetail.gateway.apis.responses.tools import flat_name
 
@@ -105,11 +105,14 @@ class Conversation:
     `item_reference`.
     """
 
-    def __init__(self, find_item: FindItem, open_summary: OpenSummary = lambda sealed: None) -> None:
+    def __init__(
+        self, find_item: FindItem, open_summary: OpenSummary = lambda sealed: None, sees: Sees = blind
+    ) -> None:
         self._messages: list[dict[str, Any]] = []
         self._answers: list[_Answer] = []
         self.fields: dict[str, str] = {"messages": "input"}
-        self.omitted: list[str] = []
+        self.pictures = Pictures(sees)
+        self.omitted = self.pictures.omitted
         self.compacts = False
         self._find_item = find_item
         self._open_summary = open_summary
@@ -181,14 +184,14 @@ class Conversation:
         role = item.get("role")
         if role not in _ROLES:
             raise InvalidRequest(f"{where}.role must be one of {', '.join(_ROLES)}", param=f"{where}.role")
-        content = self._content(item.get("content"), f"{where}.content")
+        content, at = item.get("content"), f"{where}.content"
         if role != "assistant":
-            self._append({"role": role, "content": content}, where)
+            self._append({"role": role, "content": self._content(content, at)}, where)
             return
         answer = self._answer
         goes_on = answer is not None and (self._same_response(item) or answer.has_calls or not answer.has_text)
         answer = self._assistant(item, where, goes_on=goes_on)
-        answer.texts += [content] if isinstance(content, str) else (part["text"] for part in content)
+        answer.texts += [content] if isinstance(content, str) else self._texts(content, at)
 
     def _reasoning(self, item: Mapping[str, Any], where: str) -> None:
         text = "".join(self._texts(item.get("content"), f"{where}.content"))
@@ -292,31 +295,36 @@ class Conversation:
         """Text, or parts of text, as chat completions have them."""
         if content is None or isinstance(content, str):
             return content or ""
-        texts = self._texts(content, where, known)
-        return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+        parts = self._parts(content, where, known)
+        return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
 
-    def _texts(self, parts: Any, where: str, known: Mapping[str, str] = _TEXT_PARTS) -> list[str]:
-        """The texts of `known` parts, and what stands for a picture. Raises `InvalidRequest` for any other part."""
-        if parts is None:
-            return []
+    def _texts(self, parts: Any, where: str) -> list[str]:
+        """The texts of parts among which the model sees no pictures."""
+        return [] if parts is None else [part["text"] for part in self._parts(parts, where, sees=False)]
+
+    def _parts(
+        self, parts: Any, where: str, known: Mapping[str, str] = _TEXT_PARTS, *, sees: bool = True
+    ) -> list[dict[str, Any]]:
+        """`known` parts as parts of text, and pictures. Raises `InvalidRequest` for any other part."""
         if not isinstance(parts, list):
             raise InvalidRequest(f"{where} must be a string or a list of parts", param=where)
-        texts: list[str] = []
+        shown: list[dict[str, Any]] = []
         for i, part in enumerate(parts):
             at = f"{where}[{i}]"
             kind = part.get("type") if isinstance(part, dict) else None
             field = known.get(kind) if isinstance(kind, str) else None
             if field is not None:
-                texts.append(_text(part, field, at, empty=True))
-            elif (text := pictures.placeholder(kind)) is not None:
-                self.omitted.append(f"{at}:{kind}")
-                texts.append(text)
+                shown.append({"type": "text", "text": _text(part, field, at, empty=True)})
+            elif isinstance(part, dict) and sees and (picture := self.pictures.part(part, at)) is not None:
+                shown.append(picture)
+            elif isinstance(part, dict) and (text := self.pictures.left_out(part, at)) is not None:
+                shown.append({"type": "text", "text": text})
             else:
-                shown = ", ".join(map(repr, [*known][:4]))
+                names = ", ".join(map(repr, [*known][:4]))
                 raise InvalidRequest(
-                    f"{at}.type must be one of {shown} (no other is supported), not {kind!r:.80}", param=f"{at}.type"
+                    f"{at}.type must be one of {names} (no other is supported), not {kind!r:.80}", param=f"{at}.type"
                 )
-        return texts
+        return shown
 
 
 def user_messages(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

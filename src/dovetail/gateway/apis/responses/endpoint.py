@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import Scope, Send
 
 from dovetail.errors import ContextExceeded, EngineBusy, InvalidRequest, UnknownResponse
+from dovetail.gateway.apis.pictures import Sees
 from dovetail.gateway.apis.responses import history
 from dovetail.gateway.apis.responses.exchange import CompactExchange, ResponsesExchange, refused
 from dovetail.gateway.apis.responses.request import InputTokensRequest
@@ -43,12 +44,14 @@ def responses_routes(serving: Serving) -> list[Route]:
     stored = StoredResponses(store, writing)
 
     def made(
-        exchange: Callable[[bytes, ResponseStore | None, int, SealedText], T],
+        exchange: Callable[..., T],
     ) -> Callable[[bytes, Account | None], T]:
         def make(body: bytes, account: Account | None) -> T:
             owner = owner_of(settings.api_key) if account is None else owner_named(account.name)
             summaries = SealedText(settings.record_key, owner)
-            return exchange(body, store_of(store, account), settings.max_body_bytes, summaries)
+            return exchange(
+                body, store_of(store, account), settings.max_body_bytes, summaries, sees=lambda: serving.runner.sees
+            )
 
         return make
 
@@ -110,8 +113,10 @@ class ResponsesEndpoint(Endpoint):
 class InputTokens:
     """The number of tokens that the prompt of a response would have."""
 
-    def __init__(self, body: bytes, store: ResponseStore | None, max_history: int, summaries: SealedText) -> None:
-        exchange = ResponsesExchange(body, store, max_history, summaries, InputTokensRequest)
+    def __init__(
+        self, body: bytes, store: ResponseStore | None, max_history: int, summaries: SealedText, sees: Sees
+    ) -> None:
+        exchange = ResponsesExchange(body, store, max_history, summaries, InputTokensRequest, sees)
         self.model = exchange.model or None
         self._turn_request = exchange.turn_request
 

@@ -13,6 +13,7 @@ import msgspec
 
 from dovetail.conversation import check_messages, check_response_format
 from dovetail.errors import DovetailError, EngineError, InvalidRequest
+from dovetail.gateway.apis.pictures import Sees, blind
 from dovetail.gateway.apis.request_body import ignored_fields
 from dovetail.gateway.apis.responses import resource
 from dovetail.gateway.apis.responses.compaction import Compacted, CompactionOutput, asking, summary_of
@@ -54,6 +55,7 @@ class ResponsesExchange:
         max_history: int,
         summaries: SealedText | None = None,
         kind: type[ResponsesRequest] = ResponsesRequest,
+        sees: Sees = blind,
     ) -> None:
         self.request = decode(body, kind)
         self.model = self.request.model
@@ -64,7 +66,7 @@ class ResponsesExchange:
         self._tools = ResponseTools(self.request.tools, self.request.tool_choice)
         self._history = History(store, self.request.previous_response_id, max_history)
         self._summaries = summaries or SealedText(secrets.token_bytes(32), "")
-        conversation = Conversation(self._history.find_item, self._summaries.open)
+        conversation = Conversation(self._history.find_item, self._summaries.open, sees)
         self._earlier = self._history.items()
         _fill(conversation, self.request.instructions, self._earlier, self.request.input)
         self._compacts = conversation.compacts or self._compacts_always
@@ -104,6 +106,7 @@ class ResponsesExchange:
             logprobs=request.likeliest,
             extension=request.dovetail or Extension(),
             field_names=names,
+            pictures=tuple(conversation.pictures.taken),
         )
         with names.in_errors():
             return typed(asking(turn) if self._compacts else turn)
@@ -200,9 +203,14 @@ class CompactExchange(ResponsesExchange):
     _compacts_always = True
 
     def __init__(
-        self, body: bytes, store: ResponseStore | None, max_history: int, summaries: SealedText | None = None
+        self,
+        body: bytes,
+        store: ResponseStore | None,
+        max_history: int,
+        summaries: SealedText | None = None,
+        sees: Sees = blind,
     ) -> None:
-        super().__init__(body, store, max_history, summaries)
+        super().__init__(body, store, max_history, summaries, sees=sees)
         self.streams = False
         self._store = None
 
