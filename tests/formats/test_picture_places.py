@@ -1,4 +1,4 @@
-"""Where prompts have pictures: the control token of the format, in the order of the messages, never a text of a user."""
+"""Where prompts have pictures: the format's control token, in the order of the messages, never text of a user."""
 
 from __future__ import annotations
 

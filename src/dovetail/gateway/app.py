@@ -67,7 +67,12 @@ def create_app(
     request."""
     metrics = Metrics(engine.gauges, model=settings.served_model_name, tool_names=settings.metrics_tools)
     runner = TurnRunner(engine, fmt, tokenizer, settings)
-    bodies, admission = Bodies(settings.max_body_bytes, settings.body_memory_bytes), Admission(settings.queue)
+    bodies = Bodies(
+        settings.max_body_bytes,
+        settings.body_memory_bytes,
+        with_pictures=partial(runner.if_it_sees, settings.picture_body_bytes),
+    )
+    admission = Admission(settings.queue)
     captures = None if settings.recordings is None else Captures(settings.recordings, tokenizer)
     preparing, querying = FairThreads(_PREPARING, "dovetail-prepare"), FairThreads(_QUERYING, "dovetail-query")
     serving = Serving(runner, settings, metrics, bodies, Draining(), admission, preparing, querying, captures)

@@ -31,8 +31,9 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     `served_model_name` is the model's name in the API, and `aliases` are further names, in which * stands for any text.
     With `api_key` or `keys`, every path that computes or shows something of the model requires that key, which has no
     limits, or one of the named keys. Web pages of `allow_origins` ("*": all) may call the server. `max_body_bytes`
-    limits the size of a request, `body_memory_bytes` the size of all requests that are received or prepared at a time,
-    and `max_messages` the messages of a request with their parts, and its tools.
+    limits the size of a request without its pictures, `picture_body_bytes` the size with them, `body_memory_bytes` the
+    size of all requests that are received or prepared at a time, and `max_messages` the messages of a request with
+    their parts, and its tools.
 
     `hosts` are the names and addresses by which clients may call the server (None: any). On loopback without a key it
     keeps web pages out, which can make a browser call any address by a name of their own (DNS rebinding).
@@ -53,6 +54,7 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     keys: Keyring | None = None
     allow_origins: tuple[str, ...] = ()
     max_body_bytes: int = 8 * 1024 * 1024
+    picture_body_bytes: int = 64 * 1024 * 1024
     body_memory_bytes: int = 512 * 1024 * 1024
     max_messages: int = 10_000
     metrics_tools: bool = False

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dovetail.completion import Picture
 from dovetail.errors import InvalidRequest
+from dovetail.gateway.turn.picture_files import LIMITS, checked
 
 #: Whether the model sees pictures. Called at the first picture of a request, when the engine has started.
 Sees = Callable[[], bool]
@@ -24,7 +24,7 @@ def blind() -> bool:
 #: The types of parts and blocks that are shown rather than read, and the word for each.
 _WORDS = {"image_url": "picture", "input_image": "picture", "image": "picture", "video_url": "video"}
 _INDEX = re.compile(r"\[(\d+)\]")
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w-]+=[^;,]*)*;base64,", re.IGNORECASE)
+_DATA_URL = re.compile(r"data:(?:[\w.+-]+/[\w.+-]+)?(?:;[\w-]+=[^;,]*)*;base64,", re.IGNORECASE)
 _DETAILS = ("auto", "low", "high", "original")
 
 
@@ -49,6 +49,8 @@ class Pictures:
             return None
         if word != "picture" or not self._sees():
             return {"type": "text", "text": self.left_out(block, field)}
+        if len(self.taken) == LIMITS.count:
+            raise InvalidRequest(f"{field} is one picture too many: a request may have {LIMITS.count}", param=field)
         url, where = _url(block, field)
         self.taken.append(_picture(url, where))
         if (detail := _detail(block, field)) is not None:
@@ -116,7 +118,7 @@ def _picture(url: str, field: str) -> Picture:
         data = base64.b64decode(url[match.end() :], validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidRequest(f"{field} is not base64: {error}", param=field) from error
-    return Picture(data, (match[1] or "image/png").lower(), hashlib.sha256(data).hexdigest())
+    return checked(data, field)
 
 
 def refused(block: Mapping[str, Any], field: str, why: str = "this model reads text only") -> InvalidRequest:

@@ -86,6 +86,10 @@ class TurnRunner:
         """Whether prompts may have pictures: the format has a place for them, and the engine takes them."""
         return self._place is not None and self._engine.info.pictures
 
+    def if_it_sees(self, size: int) -> int:
+        """`size` if prompts may have pictures, else 0."""
+        return size if self.sees else 0
+
     @functools.cached_property
     def _place(self) -> int | None:
         """The token that stands for a picture."""

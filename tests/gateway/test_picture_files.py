@@ -1,0 +1,157 @@
+"""What is checked of a picture's file, and that every bad one is a 400 which names the part."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+from typing import Any
+
+import msgspec
+import pytest
+from PIL import Image
+
+from dovetail.errors import InvalidRequest
+from dovetail.events import Message
+from dovetail.gateway import Settings
+from dovetail.gateway.turn.picture_files import PictureLimits, checked
+from dovetail.tokens import Tokenizer
+from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
+
+KINDS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
+URL = "messages[0].content[1].image_url.url"
+
+
+def file(kind: str, size: tuple[int, int] = (40, 30), **options: Any) -> bytes:
+    out = io.BytesIO()
+    Image.effect_noise(size, 60).convert("RGB").save(out, kind, **options)
+    return out.getvalue()
+
+
+def frames(kind: str) -> bytes:
+    first, second = (Image.new("RGB", (9, 9), color) for color in ("red", "blue"))
+    out = io.BytesIO()
+    first.save(out, kind, save_all=True, append_images=[second])
+    return out.getvalue()
+
+
+def bomb(width: int = 10_000, height: int = 10_000) -> bytes:
+    """A PNG that declares many pixels in few bytes."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    rows = zlib.compress(b"\0" * (min(height, 1000) * (width // 8 + 1)), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_file_is_taken_by_what_it_is(kind: str) -> None:
+    data = file(kind)
+    picture = checked(data, "x")
+    assert (picture.data, picture.media_type) == (data, KINDS[kind])
+    assert "PNG" not in repr(picture) and str(len(data)) in repr(picture)
+
+
+def test_notes_behind_the_end_of_a_jpeg_are_allowed() -> None:
+    large = file("JPEG", (900, 700), quality=95)
+    assert checked(large + b"\0" * 99, "x").media_type == "image/jpeg"
+    assert checked(large + b"note", "x").media_type == "image/jpeg"
+
+
+def test_a_phones_second_picture_is_no_animation() -> None:
+    assert checked(frames("MPO"), "x").media_type == "image/jpeg"
+
+
+BAD = {
+    "text": (b"hello", "is no picture"),
+    "nothing": (b"", "is no picture"),
+    "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no picture"),
+    "bmp": (file("BMP"), "is no picture"),
+    "a header alone": (file("PNG")[:20], "is no picture"),
+    "100 megapixels": (bomb(), "has too many pixels: at most 50,000,000"),
+    "more than Pillow opens": (bomb(60_000, 60_000), "too many pixels"),
+    "animated gif": (frames("GIF"), "is animated"),
+    "animated webp": (frames("WEBP"), "is animated"),
+    "animated png": (frames("PNG"), "is animated"),
+    "damaged png": (file("PNG")[:200] + b"x" + file("PNG")[201:], "is no picture"),
+    **{f"cut {kind}": (file(kind)[:-30], "cut off|is no picture") for kind in KINDS},
+    "half of a large jpeg": (file("JPEG", (900, 700))[:40_000], "cut off"),
+}
+
+
+@pytest.mark.parametrize(("data", "why"), BAD.values(), ids=BAD)
+def test_a_bad_file_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why) as refused:
+        checked(data, URL)
+    assert refused.value.param == URL and refused.value.message.startswith(URL)
+
+
+def test_100_megapixels_are_refused_in_10_kilobytes() -> None:
+    assert len(bomb()) < 10_000
+
+
+def test_a_file_has_a_limit_on_its_size() -> None:
+    with pytest.raises(InvalidRequest, match="bytes: at most 99"):
+        checked(file("PNG"), "x", PictureLimits(size=99))
+
+
+# -- through the gateway ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sees(engine: ScriptedEngine, tok: Tokenizer) -> ScriptedEngine:
+    engine.ids = ids_of(Message("ok"), tok)
+    engine.info = msgspec.structs.replace(engine.info, pictures=True)
+    return engine
+
+
+def body(*files: bytes, text: str = "see") -> dict[str, Any]:
+    urls = ["data:image/png;base64," + base64.b64encode(data).decode() for data in files]
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return {"model": MODEL, "messages": [{"role": "user", "content": [{"type": "text", "text": text}, *parts]}]}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("data", [each for each, _ in BAD.values()], ids=BAD)
+async def test_it_is_a_400_that_names_the_part(sees: ScriptedEngine, tok: Tokenizer, data: bytes) -> None:
+    async with in_process(sees, tok) as client:
+        answer = await client.post("/v1/chat/completions", json=body(data))
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == URL
+    assert not sees.seen
+
+
+@pytest.mark.anyio
+async def test_messages_says_that_it_could_not_process_the_image(sees: ScriptedEngine, tok: Tokenizer) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(bomb()).decode()}
+    turn = {"role": "user", "content": [{"type": "image", "source": source}]}
+    async with in_process(sees, tok) as client:
+        answer = await client.post("/v1/messages", json={"model": MODEL, "max_tokens": 9, "messages": [turn]})
+    message = answer.json()["error"]["message"]
+    assert message.startswith("messages.0.content.0.image.source.base64: Could not process image: has too many pixels")
+
+
+@pytest.mark.anyio
+async def test_200_pictures_are_too_many(sees: ScriptedEngine, tok: Tokenizer) -> None:
+    data = file("PNG", (2, 2))
+    async with in_process(sees, tok) as client:
+        answer = await client.post("/v1/chat/completions", json=body(*[data] * 200))
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["param"] == "messages[0].content[101]" and "a request may have 100" in error["message"]
+
+
+@pytest.mark.anyio
+async def test_a_body_with_pictures_has_a_limit_of_its_own(sees: ScriptedEngine, tok: Tokenizer) -> None:
+    settings = Settings(served_model_name=MODEL, max_body_bytes=20_000, picture_body_bytes=400_000)
+    small, large = file("PNG", (200, 100)), file("PNG", (500, 300))
+    assert 20_000 < len(small) * 4 / 3 < 400_000 < len(large) * 4 / 3 * 2
+    async with in_process(sees, tok, settings) as client:
+        path = "/v1/chat/completions"
+        assert (await client.post(path, json=body(small))).status_code == 200
+        assert (await client.post(path, json=body(small, text="a " * 11_000))).status_code == 413
+        assert (await client.post(path, json=body(large, large))).status_code == 413
+        assert (await client.post(path, json=body(text="a " * 11_000))).status_code == 413
