@@ -185,6 +185,7 @@ class TokenBatch(msgspec.Struct, frozen=True):
     `drafts`: the `drafted` tokens in order, if the completion asks for them. The first `accepted` of them are the first
     of `ids`. None if they are not asked for, or not known.
 
+    `prompt_tokens`: on the first batch, how many tokens the prompt has with its pictures, if it has any.
     `guarded`: how often the end of the turn was refused because nothing had been said.
 
     An engine behind HTTP reports `drafted` and `cached` on the last batch; both are None before it. `drafted` stays
@@ -201,6 +202,7 @@ class TokenBatch(msgspec.Struct, frozen=True):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     drafts: tuple[int, ...] | None = None
     guarded: int = 0
+    prompt_tokens: int | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

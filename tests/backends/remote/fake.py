@@ -153,7 +153,7 @@ class Fake:
         data = await reader.readexactly(int(fields.get("content-length", 0)))
         if path in self.late:
             await asyncio.Event().wait()
-        page = self.pages.get(path)
+        page = self.pages.get(path, (404, b"") if path == "/inference/v1/generate" else None)
         if callable(page):
             page = page(json.loads(data) if data else None)
         if page is None and path in ("/v1/completions", "/generate", "/completion"):
@@ -164,7 +164,7 @@ class Fake:
                 page = vllm_refusal(body, self.backend, self.budgets)
             else:
                 self.received.append(body)
-        if page is None and path in ("/v1/completions", "/generate", "/completion"):
+        if page is None and path in ("/v1/completions", "/generate", "/completion", "/inference/v1/generate"):
             await self._stream(self.answer(self.received[-1]), fields.get("connection") == "close", reader, writer)
             return
         status, body, *more = (

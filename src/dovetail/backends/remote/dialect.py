@@ -30,7 +30,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     `model`: its name. `draft_tokens`: tokens drafted in a step, None if unknown. `no_grammar`: why it accepts no
     grammar, None if it accepts one. `grammar`: the notation in which it accepts a grammar. `bounds_reasoning`: whether
-    it keeps to a budget of reasoning.
+    it keeps to a budget of reasoning. `pictures`: whether it takes them.
     """
 
     model: str
@@ -39,6 +39,7 @@ class Limits(msgspec.Struct, frozen=True):
     no_grammar: str | None = None
     grammar: Literal["lark", "structural_tag"] = "structural_tag"
     bounds_reasoning: bool = False
+    pictures: bool = False
 
 
 class Drafts(msgspec.Struct, frozen=True):
@@ -80,6 +81,9 @@ class Dialect(Protocol):
 
     async def limits(self, server: str, page: Page) -> Limits:
         """Ask the server for its limits. Raises `EngineError`."""
+
+    def path_of(self, completion: Completion) -> str:
+        """Where the request for `completion` goes."""
 
     def body(
         self, completion: Completion, vocabulary: Vocabulary, limits: Limits, request_id: str

@@ -146,6 +146,7 @@ class RemoteEngine:
             all(info.prompt_logprobs for info in infos),
             all(info.bounds_reasoning for info in infos),
             salts_cache=all(info.salts_cache for info in infos),
+            pictures=all(info.pictures for info in infos),
         )
         for server in servers:
             server.least_context = self._info.context
@@ -233,7 +234,8 @@ class RemoteEngine:
 
     async def _from(self, server: Server, completion: Completion) -> AsyncGenerator[TokenBatch]:
         """Stream the answer of `server`. Any error of a server that did not survive it becomes a `ServerLost`."""
-        prompt, life, answered = hash(completion.prompt), server.life, False
+        pictures = tuple(picture.sha256 for picture in completion.pictures)
+        prompt, life, answered = hash((completion.prompt, pictures)), server.life, False
         self._suspects.check(prompt, _now())
         self._suspects.begin(prompt, life)
         try:

@@ -67,6 +67,9 @@ class LlamaCpp:
         no_grammar = await _no_grammar(props.build_info, page)
         return Limits(props.model_alias or props.model_path, context, None, no_grammar, "lark")
 
+    def path_of(self, completion: Completion) -> str:
+        return self.path
+
     def body(
         self, completion: Completion, vocabulary: Vocabulary, limits: Limits, request_id: str
     ) -> Mapping[str, object]:

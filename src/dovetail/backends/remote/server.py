@@ -157,6 +157,7 @@ class Server:
             prompt_logprobs=self._dialect is not None and self._dialect.scores_prompts,
             bounds_reasoning=limits.bounds_reasoning,
             salts_cache=self._dialect is not None and self._dialect.salts_cache,
+            pictures=limits.pictures,
         )
 
     @property
@@ -247,18 +248,20 @@ class Server:
             completion = msgspec.structs.replace(completion, grammar=None)
         request_id = f"{completion.request_id or 'dovetail'}-{next(self._numbers)}"
         arguments = completion, self.vocabulary, limits, request_id
-        remaining, empty = completion.max_tokens, 0
+        remaining, empty, prompt = completion.max_tokens, 0, len(completion.prompt)
         drafted = 0 if limits.draft_tokens == 0 else None
         self.running += 1
         self.sent += 1
         try:
-            if completion.grammar is None:
+            if completion.grammar is None and not completion.pictures:
                 body = dialect.body(*arguments)
-            else:  # in a thread, because writing the largest grammar that is allowed takes half a second
+            else:  # in a thread, because the largest grammar that is allowed takes half a second
                 body = await asyncio.to_thread(dialect.body, *arguments)
             reader = dialect.reader(completion, self.name, self._http.page)
             trace_context = completion.trace_context
-            async with aclosing(self._http.events(dialect.path, body, self.healthy, trace_context)) as events:
+            async with aclosing(
+                self._http.events(dialect.path_of(completion), body, self.healthy, trace_context)
+            ) as events:
                 async for arrived in events:
                     await self._turns.take()
                     read = await self._feed(reader, arrived)
@@ -270,9 +273,12 @@ class Server:
                         batch = self._checked(batch, completion, remaining)
                         remaining -= len(batch.ids)
                         batch = msgspec.structs.replace(batch, drafted=drafted, cached=None)
+                        if batch.prompt_tokens is not None:
+                            prompt = min(max(prompt, batch.prompt_tokens), limits.context)
+                            batch = msgspec.structs.replace(batch, prompt_tokens=prompt)
                         if batch.finish is not None:
                             await self._read_tail(read.rest, events, reader, ended)
-                            yield self._with_totals(batch, reader, completion, completion.max_tokens - remaining)
+                            yield self._with_totals(batch, reader, prompt, completion.max_tokens - remaining)
                             return
                         yield batch
                     if read.error is not None:
@@ -375,12 +381,12 @@ class Server:
             raise EngineError(f"{self.name} sent more than the {completion.max_tokens} tokens of the request")
         return batch
 
-    def _with_totals(self, batch: TokenBatch, reader: Reader, completion: Completion, tokens: int) -> TokenBatch:
-        """`batch`, the last one, with the counts of the whole answer, which has `tokens` tokens.
+    def _with_totals(self, batch: TokenBatch, reader: Reader, prompt: int, tokens: int) -> TokenBatch:
+        """`batch`, the last one, with the counts of the whole answer, which has `tokens` tokens after `prompt`.
 
         Counts that cannot be are left out, because they are added up for metrics and bills.
         """
-        cached, drafts = reader.cached if reader.cached <= len(completion.prompt) else 0, reader.drafts
+        cached, drafts = reader.cached if reader.cached <= prompt else 0, reader.drafts
         if drafts is None or not drafts.accepted <= drafts.drafted <= _MOST_DRAFTS * (tokens + 1):
             return msgspec.structs.replace(batch, cached=cached)
         by_position = itertools.zip_longest(self._drafts.by_position, drafts.by_position, fillvalue=0)
@@ -401,6 +407,7 @@ def _joined(batches: Sequence[TokenBatch]) -> TokenBatch | None:
         batches[-1].finish,
         logprobs=tuple(itertools.chain.from_iterable([batch.logprobs for batch in batches])),
         prompt_logprobs=batches[0].prompt_logprobs,
+        prompt_tokens=batches[0].prompt_tokens,
     )
 
 

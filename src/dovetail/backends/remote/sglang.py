@@ -61,6 +61,9 @@ class SGLang:
         drafts = max(0, (info.speculative_num_draft_tokens or 1) - 1) if info.speculative_algorithm else 0
         return Limits(models.data[0].id, models.data[0].max_model_len, drafts)
 
+    def path_of(self, completion: Completion) -> str:
+        return self.path
+
     def body(
         self, completion: Completion, vocabulary: Vocabulary, limits: Limits, request_id: str
     ) -> Mapping[str, object]:

@@ -1,5 +1,7 @@
 """vLLM's dialect: POST /v1/completions with prompt ids (vLLM 0.11 and later, for `return_token_ids`).
 
+Prompts with pictures go to another endpoint (`vllm_pictures`).
+
 A grammar is sent as a structural tag, or as llguidance's Lark if vLLM uses its guidance backend, which does not accept
 Dovetail's tags. vLLM is asked which one it accepts each time that it becomes healthy.
 
@@ -21,7 +23,7 @@ from typing import ClassVar
 
 import msgspec
 
-from dovetail.backends.remote import guidance
+from dovetail.backends.remote import guidance, vllm_pictures
 from dovetail.backends.remote.counters import Counted, Table, translated
 from dovetail.backends.remote.dialect import (
     FINISHES,
@@ -39,6 +41,7 @@ from dovetail.backends.remote.errors import ErrorBody, ServerLost, message_of, r
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
+from dovetail.grammar import Grammar
 from dovetail.grammar.grammar import Writer
 
 _ID = "token_id:"
@@ -84,7 +87,11 @@ class VLLM:
             raise EngineError(f"{server} lists no model with its max_model_len")
         no_grammar, grammar, bounds_reasoning = await _accepted(server, self.path, own.id, page)
         draft_tokens = await self._draft_tokens(page)
-        return Limits(own.id, own.max_model_len, draft_tokens, no_grammar, grammar, bounds_reasoning)
+        pictures = await vllm_pictures.sees(own.id, page)
+        return Limits(own.id, own.max_model_len, draft_tokens, no_grammar, grammar, bounds_reasoning, pictures)
+
+    def path_of(self, completion: Completion) -> str:
+        return vllm_pictures.PATH if completion.pictures else self.path
 
     async def _draft_tokens(self, page: Page) -> int | None:
         """How many tokens vLLM drafts in a step; None if its metrics cannot be read."""
@@ -134,16 +141,21 @@ class VLLM:
             body["echo"] = True  # while it streams, vLLM refuses its own field prompt_logprobs
         if completion.reasoning_budget is not None and limits.bounds_reasoning:
             body["thinking_token_budget"] = completion.reasoning_budget
-        if completion.grammar is not None:
-            if limits.grammar == "lark":
-                outputs = {"grammar": guidance.write(completion.grammar, vocabulary)}
-            else:
-                outputs = {"structural_tag": structural_tag(completion.grammar, vocabulary)}
+        outputs = None if completion.grammar is None else _outputs(completion.grammar, vocabulary, limits)
+        if completion.pictures:
+            return vllm_pictures.body(completion, vocabulary, body, outputs)
+        if outputs is not None:
             body["structured_outputs"] = outputs
         return body
 
     def reader(self, completion: Completion, server: str, page: Page) -> VLLMReader:
-        return VLLMReader(completion, server)
+        return PicturesReader(completion, server) if completion.pictures else VLLMReader(completion, server)
+
+
+def _outputs(grammar: Grammar, vocabulary: Vocabulary, limits: Limits) -> dict[str, str]:
+    if limits.grammar == "lark":
+        return {"grammar": guidance.write(grammar, vocabulary)}
+    return {"structural_tag": structural_tag(grammar, vocabulary)}
 
 
 def _likeliest(completion: Completion) -> int | None:
@@ -272,6 +284,35 @@ class VLLMReader:
             raise msgspec.ValidationError("log probabilities that do not begin with the prompt")
         scores = _logprobs(prompt[1:], logprobs.between(1, len(prompt)), self._of_prompt)
         return scores, logprobs.between(len(prompt), None)
+
+
+class _PicturesChoice(_Choice, frozen=True):
+    logprobs: vllm_pictures.Logprobs | None = None  # type: ignore[assignment]
+
+
+class _PicturesChunk(_Chunk, frozen=True):
+    choices: list[_PicturesChoice] = []  # type: ignore[assignment]
+    prompt_token_ids: list[int] | None = None
+
+
+_PICTURES_CHUNK = msgspec.json.Decoder(_PicturesChunk)
+
+
+class PicturesReader(VLLMReader):
+    """Reads the answer to a prompt with pictures."""
+
+    async def feed(self, data: bytes) -> TokenBatch | None:
+        chunk = _PICTURES_CHUNK.decode(data)
+        if not chunk.choices:
+            return await super().feed(data)
+        choice = chunk.choices[0]
+        ids = tuple(choice.token_ids or ())
+        finish = None if choice.finish_reason is None else _finish(self._server, choice.finish_reason)
+        if not ids and finish is None:
+            return None
+        scores = () if self._likeliest is None else vllm_pictures.logprobs_of(ids, choice.logprobs, self._likeliest)
+        prompt = None if chunk.prompt_token_ids is None else len(chunk.prompt_token_ids)
+        return TokenBatch(ids, finish, logprobs=scores, prompt_tokens=prompt)
 
 
 def _finish(server: str, reason: str) -> Finish:

@@ -30,6 +30,7 @@ FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 _ALWAYS = (
     "--disable-uvicorn-access-log",  # Dovetail asks for health and metrics every second
     "--enable-prompt-tokens-details",  # reports how much of a prompt was cached
+    "--enable-scale-out",  # has the endpoint for pictures (backends/remote/vllm_pictures.py), on its socket only
 )
 #: Reports the draft tokens of each request. vLLM refuses the option without speculation.
 _DRAFTING = "--per-request-spec-decode-metrics=summary"

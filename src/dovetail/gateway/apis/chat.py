@@ -136,9 +136,9 @@ class Response(msgspec.Struct, frozen=True):
     usage: Usage | UnsetType | None = UNSET
 
 
-def _usage(turn: PreparedTurn, choices: Sequence[ChoiceTotals]) -> Usage:
+def _usage(choices: Sequence[ChoiceTotals]) -> Usage:
     """The counts of all `choices`. The prompt counts once, with the cached tokens that the first choice reports."""
-    prompt, new = len(turn.prompt), sum(len(choice.ids) for choice in choices)
+    prompt, new = choices[0].prompt_tokens, sum(len(choice.ids) for choice in choices)
     cached = choices[0].cached
     details = PromptTokensDetails(cached) if cached is not None else UNSET
     reasoning = CompletionTokensDetails(sum(choice.reasoning_tokens for choice in choices))
@@ -152,7 +152,7 @@ def whole(request: ChatRequest, turn: PreparedTurn, steps: Sequence[Step]) -> by
         _choice(turn, index, [step for step in steps if step.choice == index], total)
         for index, total in enumerate(totals)
     )
-    usage = _usage(turn, totals)
+    usage = _usage(totals)
     response = Response(turn.id, "chat.completion", turn.created, request.model, choices, usage)
     return msgspec.json.encode(response)
 
@@ -232,7 +232,7 @@ class Stream:
         return self._chunk(ChatChoice(choice, delta=delta, logprobs=logprobs, finish_reason=finish))
 
     def _usage_so_far(self) -> Usage:
-        return _usage(self._turn, self._totals)
+        return _usage(self._totals)
 
     def _chunk(self, *choices: ChatChoice, usage: Usage | None = None) -> bytes:
         turn = self._turn

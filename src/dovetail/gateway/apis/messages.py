@@ -184,7 +184,7 @@ class _Answer:
     def _usage(self) -> Usage:
         totals, cached = self._totals, self._totals.cached or 0
         return Usage(
-            input_tokens=len(self._turn.prompt) - cached,
+            input_tokens=totals.prompt_tokens - cached,
             output_tokens=len(totals.ids),
             cache_read_input_tokens=cached,
             output_tokens_details=OutputTokensDetails(totals.reasoning_tokens),

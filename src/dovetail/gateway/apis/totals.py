@@ -68,6 +68,9 @@ class ChoiceTotals:
         self.drafted: int | None = None
         self.cached: int | None = None
         self.ids: list[int] = []
+        #: The tokens of the prompt. A picture is one token until the engine has told how many it takes.
+        self.prompt_tokens = len(self._prompt)
+        self._expanded = False
         self.finish: FinishReason | None = None
         self._defects: list[OutputDefect] = []
         self._guards: list[GuardKind] = []
@@ -80,6 +83,8 @@ class ChoiceTotals:
         self.reasoning_tokens += step.reasoning_tokens
         self.cached = _sum(self.cached, step.cached)
         self.finish = step.finish
+        if step.prompt_tokens is not None and not self._expanded:  # a guard continues answers with another prompt
+            self.prompt_tokens, self._expanded = step.prompt_tokens, True
         self.ids.extend(step.ids)
         self._guards += step.guards
         self._defects.extend(OutputDefect(e.kind, e.detail) for e in step.events if isinstance(e, Defect))

@@ -335,6 +335,8 @@ class _Meter(Observer):
         self._prompt = prompt
 
     def step(self, step: Step) -> None:
+        if step.prompt_tokens is not None and self._prompt:
+            self._prompt = step.prompt_tokens  # with the tokens that its pictures take
         self.use(len(step.ids))
 
     def use(self, completion: int) -> None:

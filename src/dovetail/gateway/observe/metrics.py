@@ -183,6 +183,8 @@ class RequestMetrics(Observer):
         """Count a step of the turn. Runs for every token: about a microsecond, see docs/decisions/0030."""
         report = self._report
         report.steps += 1
+        if step.prompt_tokens is not None and report.steps == 1:
+            report.prompt_tokens = step.prompt_tokens
         if step.ids:
             self._tokens(step, time.perf_counter())
         if step.drafted is not None:

@@ -34,11 +34,11 @@ class Step(msgspec.Struct, frozen=True):
 
     `finish` is set on the last step of each choice. `logprobs` has one entry for each of `ids`, where the request asks
     for them, and `content_logprobs` one for each token of the content in `events`. `reasoning_tokens` is how many of
-    `ids` belong to reasoning, its markers included. `drafted`, `accepted`, `cached`, `forced` and `drafts` as in
-    `TokenBatch`. `calls` are the calls that ended in this step. `stop_string` is the stop string that ended the
-    answer, if one did. `prompt_logprobs` are on the first step, if the request asks for them: one entry for each token
-    of the prompt after the first. `guards`: those that act from this step on. `inserted`: how many of the last of `ids`
-    the model did not write, because a guard inserted them.
+    `ids` belong to reasoning, its markers included. `drafted`, `accepted`, `cached`, `forced`, `drafts` and
+    `prompt_tokens` as in `TokenBatch`. `calls` are the calls that ended in this step. `stop_string` is the stop string
+    that ended the answer, if one did. `prompt_logprobs` are on the first step, if the request asks for them: one entry
+    for each token of the prompt after the first. `guards`: those that act from this step on. `inserted`: how
+    many of the last of `ids` the model did not write, because a guard inserted them.
     """
 
     choice: int
@@ -58,6 +58,7 @@ class Step(msgspec.Struct, frozen=True):
     drafts: tuple[int, ...] | None = None
     guards: tuple[GuardKind, ...] = ()
     inserted: int = 0
+    prompt_tokens: int | None = None
 
 
 class OutputReader:
@@ -148,6 +149,7 @@ class OutputReader:
             stop_string=stop_string,
             prompt_logprobs=self._speller.spell(batch.prompt_logprobs) if self._speller is not None else (),
             drafts=batch.drafts,
+            prompt_tokens=batch.prompt_tokens,
         )
 
     def _read(self, ids: Sequence[int], logprobs: Sequence[ContentLogprob]) -> tuple[list[Event], int, int]:

@@ -162,10 +162,10 @@ class ResponsesExchange:
         """The response without output."""
         return resource.begun(self.request, self.name, self._created, self._tools.shown, stored=self._store is not None)
 
-    def ended(self, output: Output | CompactionOutput, totals: ChoiceTotals, prompt: int) -> Resource:
-        """The response at its end. `prompt`: the tokens of the prompt."""
+    def ended(self, output: Output | CompactionOutput, totals: ChoiceTotals) -> Resource:
+        """The response at its end."""
         begun = msgspec.structs.replace(self.begun(), store=self._stored)
-        return resource.ended(begun, output.items, totals, prompt, self._ended_at, cut=self._is_cut(totals))
+        return resource.ended(begun, output.items, totals, self._ended_at, cut=self._is_cut(totals))
 
     def _is_cut(self, totals: ChoiceTotals) -> bool:
         """Whether the answer is incomplete. A summary goes as far as it goes."""
@@ -191,7 +191,7 @@ class ResponsesExchange:
             totals.add(step)
             output.feed(step.events, step.content_logprobs)
         self.finish(output, totals)
-        return self.ended(output, totals, len(turn.prompt))
+        return self.ended(output, totals)
 
     def stream(self, turn: PreparedTurn) -> Stream:
         return Stream(self, turn)
@@ -227,7 +227,6 @@ class Stream:
 
     def __init__(self, exchange: ResponsesExchange, turn: PreparedTurn) -> None:
         self._exchange = exchange
-        self._prompt = len(turn.prompt)
         self._output = exchange.output()
         self._totals = ChoiceTotals(turn)
         self._encode = EventEncoder()
@@ -246,7 +245,7 @@ class Stream:
         if step.finish is None:
             return self._encode(*events)
         events += self._exchange.finish(self._output, self._totals)
-        response = self._exchange.ended(self._output, self._totals, self._prompt)
+        response = self._exchange.ended(self._output, self._totals)
         return self._encode(*events, {"type": f"response.{response.status}", "response": response}) + DONE
 
     def error(self, error: DovetailError) -> bytes:

@@ -134,12 +134,10 @@ def _shown_format(shape: dict[str, Any] | None) -> dict[str, Any]:
     return {**shape, "description": shape.get("description"), "strict": shape.get("strict") is not False}
 
 
-def ended(
-    resource: Resource, output: tuple[Item, ...], totals: ChoiceTotals, prompt: int, now: int, *, cut: bool
-) -> Resource:
+def ended(resource: Resource, output: tuple[Item, ...], totals: ChoiceTotals, now: int, *, cut: bool) -> Resource:
     """`resource` at the end of the answer.
 
-    `prompt`: the tokens of the prompt. `now`: seconds since the epoch. `cut`: the answer is incomplete.
+    `now`: seconds since the epoch. `cut`: the answer is incomplete.
     """
     return msgspec.structs.replace(
         resource,
@@ -147,7 +145,7 @@ def ended(
         completed_at=None if cut else now,
         incomplete_details=IncompleteDetails() if cut else None,
         output=output,
-        usage=_usage(totals, prompt),
+        usage=_usage(totals),
         dovetail=totals.extension(),
     )
 
@@ -160,8 +158,8 @@ def failed(resource: Resource, output: tuple[Item, ...], error: DovetailError) -
     return msgspec.structs.replace(resource, status="failed", error=shown, output=output, store=False)
 
 
-def _usage(totals: ChoiceTotals, prompt: int) -> Usage:
-    new = len(totals.ids)
+def _usage(totals: ChoiceTotals) -> Usage:
+    prompt, new = totals.prompt_tokens, len(totals.ids)
     return Usage(
         prompt,
         InputTokensDetails(totals.cached or 0),
