@@ -27,6 +27,7 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
     "format": ("kimi_k25", "deepseek_v31"),
     "fixed_sampling": ("temperature=0.6/1,top_p=0.95", "model"),
     "no_repair": ("none", "all"),
+    "image_urls": ("images.example", "*"),
     "allow_host": ("models.example", "a.example,b.example"),
     "otlp_endpoint": ("http://localhost:4318", "https://collector.example/v1/traces"),
     "uds_mode": ("600", "0660"),

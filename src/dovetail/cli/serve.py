@@ -124,6 +124,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         keys=keys.named,
         record_key=record_key(plan),
         allow_origins=tuple(filter(None, (plan.value("allow_origin") or "").split(","))),
+        image_hosts=tuple(filter(None, (plan.value("image_urls") or "").split(","))),
         hosts=None if keys.needed else _own_names(plan),
         queue=queue_limits(plan),
         **_request_limits(plan),

@@ -25,6 +25,7 @@ from dovetail.gateway.http.endpoint import Endpoint, QueryEndpoint, Serving
 from dovetail.gateway.http.errors import http_error
 from dovetail.gateway.http.middleware import MESSAGES_PATH, ApiKeyMiddleware, HostMiddleware, RequestMiddleware, cors
 from dovetail.gateway.http.pages import OPEN_PATHS, Pages
+from dovetail.gateway.http.picture_fetch import PictureFetcher
 from dovetail.gateway.limits.bodies import Bodies
 from dovetail.gateway.limits.keys import KeyMetrics, Keyring
 from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
@@ -74,8 +75,9 @@ def create_app(
     )
     admission = Admission(settings.queue)
     captures = None if settings.recordings is None else Captures(settings.recordings, tokenizer)
+    fetcher = PictureFetcher(settings.image_hosts)
     preparing, querying = FairThreads(_PREPARING, "dovetail-prepare"), FairThreads(_QUERYING, "dovetail-query")
-    serving = Serving(runner, settings, metrics, bodies, Draining(), admission, preparing, querying, captures)
+    serving = Serving(runner, settings, metrics, bodies, Draining(), admission, preparing, querying, captures, fetcher)
     metrics.gauge("queued_requests", "Requests that wait for a place in the engine", lambda: admission.waiting)
     metrics.gauge(
         "queued_tokens",

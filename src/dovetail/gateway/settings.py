@@ -33,7 +33,8 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     limits, or one of the named keys. Web pages of `allow_origins` ("*": all) may call the server. `max_body_bytes`
     limits the size of a request without its pictures, `picture_body_bytes` the size with them, `body_memory_bytes` the
     size of all requests that are received or prepared at a time, and `max_messages` the messages of a request with
-    their parts, and its tools.
+    their parts, and its tools. Pictures that a request names by an https URL are fetched from the `image_hosts` ("*":
+    from all).
 
     `hosts` are the names and addresses by which clients may call the server (None: any). On loopback without a key it
     keeps web pages out, which can make a browser call any address by a name of their own (DNS rebinding).
@@ -55,6 +56,7 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     allow_origins: tuple[str, ...] = ()
     max_body_bytes: int = 8 * 1024 * 1024
     picture_body_bytes: int = 64 * 1024 * 1024
+    image_hosts: tuple[str, ...] = ()
     body_memory_bytes: int = 512 * 1024 * 1024
     max_messages: int = 10_000
     metrics_tools: bool = False

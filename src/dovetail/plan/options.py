@@ -33,6 +33,7 @@ _Degree = Annotated[int, Meta(ge=1, le=4096)]
 _CacheType = Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", "nvfp4"]
 #: Methods of drafters that are checkpoints, and lookups in earlier text.
 _Method: Any = Literal[(*get_args(Method), *LOOKUPS)]
+_HOST = re.compile(r"(?=.*[a-z])[a-z0-9-]+(\.[a-z0-9-]+)*")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/,?#@A-Z]+")
 _MODE = re.compile(r"0?[0-7]{3}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -71,6 +72,12 @@ def _validate_origins(value: str) -> None:
                 f"{origin!r:.80} is not an origin: it is a scheme, a host and perhaps a port, without a path, such as "
                 "https://app.example or http://localhost:3000; * lets every page call"
             )
+
+
+def _validate_image_hosts(value: str) -> None:
+    for host in value.split(","):
+        if host != "*" and not _HOST.fullmatch(host):
+            raise PlanError(f"{host!r:.80} is not the name of a host: give one like images.example, or *")
 
 
 def _validate_aliases(value: str) -> None:
@@ -731,6 +738,15 @@ OPTIONS: tuple[Option, ...] = (
         metavar="ORIGIN",
         repeats=True,
         validate=_validate_origins,
+    ),
+    _serving(
+        "image_urls",
+        _Text | None,
+        "host whose pictures are fetched for requests that name them by https URLs, such as images.example, or * for "
+        "all with public addresses (default: none, pictures are sent as data: URLs)",
+        metavar="HOST",
+        repeats=True,
+        validate=_validate_image_hosts,
     ),
     _serving(
         "allow_host",

@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail.completion import Picture
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.turn.picture_files import LIMITS, checked
+from dovetail.gateway.turn.picture_files import LIMITS, RemotePicture, checked
 
 #: Whether the model sees pictures. Called at the first picture of a request, when the engine has started.
 Sees = Callable[[], bool]
@@ -25,6 +25,7 @@ def blind() -> bool:
 _WORDS = {"image_url": "picture", "input_image": "picture", "image": "picture", "video_url": "video"}
 _INDEX = re.compile(r"\[(\d+)\]")
 _DATA_URL = re.compile(r"data:(?:[\w.+-]+/[\w.+-]+)?(?:;[\w-]+=[^;,]*)*;base64,", re.IGNORECASE)
+_HTTPS = re.compile(r"https://[^\s\\/?#@]+(?:[/?#][^\s\\]*)?", re.IGNORECASE)
 _DETAILS = ("auto", "low", "high", "original")
 
 
@@ -36,7 +37,7 @@ class Pictures:
 
     def __init__(self, sees: Sees) -> None:
         self._sees = sees
-        self.taken: list[Picture] = []
+        self.taken: list[Picture | RemotePicture] = []
         self.omitted: list[str] = []
 
     def part(self, block: Mapping[str, Any], field: str) -> dict[str, Any] | None:
@@ -109,11 +110,13 @@ def _detail(block: Mapping[str, Any], field: str) -> str | None:
     return where if detail in ("low", "original") else None
 
 
-def _picture(url: str, field: str) -> Picture:
-    """The picture in a data: URL."""
+def _picture(url: str, field: str) -> Picture | RemotePicture:
+    """The picture in a data: URL, or the one that an https URL names."""
+    if url[:6].lower() == "https:" and _HTTPS.fullmatch(url):
+        return RemotePicture(url, field)
     match = _DATA_URL.match(url)
     if match is None:
-        raise InvalidRequest(f"{field} must be a data: URL in base64: this server fetches no pictures", param=field)
+        raise InvalidRequest(f"{field} must be a data: URL in base64, or an https URL", param=field)
     try:
         data = base64.b64decode(url[match.end() :], validate=True)
     except (binascii.Error, ValueError) as error:

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from dovetail.errors import ContextExceeded, InvalidRequest
 from dovetail.gateway.http.errors import unknown_model
+from dovetail.gateway.http.picture_fetch import PictureFetcher
 from dovetail.gateway.http.response import (
     ResponseStream,
     SendStep,
@@ -57,6 +58,7 @@ class Serving(NamedTuple):
     preparing: FairThreads
     querying: FairThreads
     captures: Captures | None
+    pictures: PictureFetcher
 
 
 class Exchange(Protocol):
@@ -113,6 +115,10 @@ class Endpoint:
         prepare = functools.partial(self._prepare, body, report, account)
         try:
             exchange, turn = await _in_turn(self._serving.preparing, scope, prepare)
+            if turn is None:
+                exchange.turn_request = await self._serving.pictures.fetched(exchange.turn_request)
+                prepare_turn = functools.partial(self._turn, exchange, report, account)
+                turn = await _in_turn(self._serving.preparing, scope, prepare_turn)
         except ContextExceeded as error:
             if account is not None:
                 account.use(min(error.prompt, self._serving.runner.context))
@@ -175,8 +181,13 @@ class Endpoint:
             await draining.first(stack.enter_async_context(places))
             yield
 
-    def _prepare(self, body: Body, report: RequestReport, account: Account | None) -> tuple[Exchange, PreparedTurn]:
+    def _prepare(
+        self, body: Body, report: RequestReport, account: Account | None
+    ) -> tuple[Exchange, PreparedTurn | None]:
+        """The exchange and its turn; no turn yet if pictures have to be fetched first."""
         exchange = self._exchange(body.take(), report, account)
+        if exchange.turn_request.has_remote_pictures:
+            return exchange, None
         return exchange, self._turn(exchange, report, account)
 
     def _exchange(self, body: bytes, report: RequestReport, account: Account | None) -> Exchange:

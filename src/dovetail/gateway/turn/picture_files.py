@@ -37,6 +37,13 @@ class PictureLimits(msgspec.Struct, frozen=True):
 LIMITS = PictureLimits()
 
 
+class RemotePicture(msgspec.Struct, frozen=True):
+    """A picture that is to be fetched from `url`, an https URL. `field`: the request's field that has it."""
+
+    url: str
+    field: str
+
+
 def checked(data: bytes, field: str, limits: PictureLimits = LIMITS) -> Picture:
     """The picture with the file `data`. Takes at most a few milliseconds after the first one, which imports Pillow.
 

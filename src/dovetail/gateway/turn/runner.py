@@ -15,7 +15,7 @@ from contextlib import aclosing, contextmanager
 
 import msgspec
 
-from dovetail.completion import Engine
+from dovetail.completion import Engine, Picture
 from dovetail.conversation import Tools
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.formats import turn as formats
@@ -187,7 +187,7 @@ class TurnRunner:
         self._check_length(prompt)
         with request.trace.stage("render"):
             ids = tuple(prompt.ids(self._tokenizer))
-        pictures = tuple(request.pictures[part["number"]] for part in prompt.pictures)
+        pictures = [request.pictures[part["number"]] for part in prompt.pictures]
         max_tokens = self._max_tokens(request, len(ids))
         self._check_tokens(request, max_tokens)
         language = formats.Turn(
@@ -224,7 +224,7 @@ class TurnRunner:
                     grammar_required=not language.is_free,
                     reasoning_budget=budget,
                     recorded=recorded,
-                    pictures=pictures,
+                    pictures=tuple(picture for picture in pictures if isinstance(picture, Picture)),
                 ),
                 functools.partial(new_reader, choice, language.left_open),
             )

@@ -22,6 +22,7 @@ from dovetail.formats.answers.tool_choice import Strict, requires_call
 from dovetail.formats.efforts import budget_of
 from dovetail.formats.prompts.history import KINDS, Repair
 from dovetail.gateway.records.answers import SignedReasoning
+from dovetail.gateway.turn.picture_files import RemotePicture
 from dovetail.gateway.turn.trace import Trace
 from dovetail.reading import OnMalformedCall
 
@@ -209,10 +210,15 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None
     choices: int = 1
     signed: tuple[SignedReasoning, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    pictures: tuple[Picture | RemotePicture, ...] = ()
     extension: Extension = Extension()
     field_names: FieldNames = FieldNames()
     trace: Trace = msgspec.field(default_factory=Trace)
+
+    @property
+    def has_remote_pictures(self) -> bool:
+        """Whether pictures have to be fetched before the turn can be prepared."""
+        return any(isinstance(picture, RemotePicture) for picture in self.pictures)
 
     @property
     def reasoning_limit(self) -> tuple[int | None, str]:

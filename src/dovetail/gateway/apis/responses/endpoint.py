@@ -87,10 +87,9 @@ class ResponsesEndpoint(Endpoint):
         self._writing = writing
         super().__init__(read, serving, "responses")
 
-    def _prepare(self, body: Body, report: RequestReport, account: Account | None) -> tuple[Exchange, PreparedTurn]:
-        exchange = self._exchange(body.take(), report, account)
+    def _turn(self, exchange: Exchange, report: RequestReport, account: Account | None) -> PreparedTurn:
         try:
-            return exchange, self._turn(exchange, report, account)
+            return super()._turn(exchange, report, account)
         except ContextExceeded as error:
             if isinstance(exchange, ResponsesExchange) and exchange.streams:
                 raise _RefusedInStream(exchange, error) from error
