@@ -15,6 +15,7 @@ from dovetail.gateway import Settings
 from dovetail.gateway.apis.chat import ChatCompletion
 from dovetail.gateway.http.endpoint import Endpoint, Serving
 from dovetail.gateway.http.middleware import RequestMiddleware
+from dovetail.gateway.http.picture_fetch import PictureFetcher
 from dovetail.gateway.limits.bodies import Bodies
 from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
@@ -45,7 +46,9 @@ async def test_headers_report_what_was_left_out_and_the_cut_limit(engine: Script
     runner = TurnRunner(engine, KimiK25(), tok, SETTINGS)
     limits = Bodies(1000, 1000), Draining(), Admission(SETTINGS.queue), FairThreads(2, ""), FairThreads(2, "")
     endpoint = Endpoint(
-        lambda body, account: Omitting(body), Serving(runner, SETTINGS, metrics, *limits, captures=None), "chat"
+        lambda body, account: Omitting(body),
+        Serving(runner, SETTINGS, metrics, *limits, None, PictureFetcher(())),
+        "chat",
     )
     app = RequestMiddleware(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), metrics, Telemetry())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
