@@ -45,6 +45,38 @@ KIMI_K2: Config = {
         ],
     },
 }
+#: Drafters that transformers calls assistants, as its configuration_gemma4_assistant.py and
+#: configuration_muse_glimmer_assistant.py have their fields.
+GEMMA4_ASSISTANT: Config = {
+    "architectures": ["Gemma4AssistantForCausalLM"],
+    "model_type": "gemma4_assistant",
+    "backbone_hidden_size": 5376,
+    "text_config": {
+        "model_type": "gemma4_text",
+        "vocab_size": 262144,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+    },
+}
+MUSE_ASSISTANT: Config = {
+    "architectures": ["MuseGlimmerAssistantModel"],
+    "model_type": "muse_glimmer_assistant",
+    "hidden_size": 6656,
+    "intermediate_size": 19968,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "block_size": 16,
+    "mask_token_id": 201818,
+    "target_layer_ids": [1, 13, 25, 37, 49],
+}
 #: The same language model inside a multimodal one.
 KIMI_K25: Config = {
     "architectures": ["KimiK25ForConditionalGeneration"],

@@ -17,9 +17,11 @@ from dovetail.checkpoints.target import read_target
 from dovetail.errors import CheckpointError
 from tests.checkpoints.configs import (
     DEEPSEEK_V32,
+    GEMMA4_ASSISTANT,
     KIMI_EAGLE3,
     KIMI_EAGLE3_MLA,
     KIMI_K2,
+    MUSE_ASSISTANT,
     QWEN3_8B,
     QWEN3_8B_DFLASH,
     QWEN3_8B_EAGLE3,
@@ -202,6 +204,20 @@ def test_the_size_of_an_eagle3_head(tmp_path: Path) -> None:
     expected += (151936 + 32000) * hidden
     assert weights is not None
     assert (weights.parameters, weights.bytes) == (expected, 2 * expected)
+
+
+def test_an_assistant_of_gemma_drafts_by_mtp_from_hidden_states_of_its_target(tmp_path: Path) -> None:
+    drafter = read(tmp_path, GEMMA4_ASSISTANT)
+    assert (drafter.method, drafter.config_format, drafter.layers) == ("mtp", "plain", 4)
+    assert (drafter.hidden, drafter.target_hidden, drafter.vocab, drafter.context) == (1024, 5376, 262144, 131072)
+
+
+def test_the_assistant_of_muse_drafts_a_block_in_its_targets_vocabulary(tmp_path: Path) -> None:
+    drafter = read(tmp_path, MUSE_ASSISTANT)
+    assert (drafter.method, drafter.most_tokens, drafter.vocab) == ("dflash", 15, 202048)
+    assert drafter.aux_layers == (2, 14, 26, 38, 50)
+    assert drafter.weights is not None
+    assert drafter.weights.bytes == pytest.approx(5.11e9, rel=1e-3)  # as vLLM's recipe of the model has it
 
 
 def test_mtp_layers_inside_a_target_are_a_drafter(tmp_path: Path) -> None:

@@ -256,6 +256,8 @@ def test_mtp_weights_are_looked_up_among_the_tensors(tmp_path: Path) -> None:
     assert read_target(str(tmp_path)).mtp_weights is True
     qwen = read(tmp_path / "qwen", HYBRID, mtp_num_hidden_layers=1)
     assert qwen.mtp_layers == 1
+    assert read(tmp_path / "inkling", QWEN3_8B, mtp_config={"num_nextn_predict_layers": 8}).mtp_layers == 8
+    assert read(tmp_path / "mimo", QWEN3_8B, architectures=["MiMoV2ForCausalLM"]).mtp_layers == 1
 
 
 def test_the_tokenizer_is_recognised_by_its_file(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from dovetail.checkpoints.weight_sizes import Part, Parts, Weights, dtype_bits, 
 from dovetail.errors import CheckpointError
 
 ConfigFormat = Literal["speculators", "plain", "inside the target"]
+#: model_type -> values that vLLM 0.33 adds to a plain config (config/speculative.py).
+_PLAIN_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"muse_glimmer_assistant": {"vocab_size": 202048}}
 #: Values that transformers assumes for absent fields. The speculators format leaves out fields with these values.
 _SPECULATORS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"hidden_size": 4096, "num_attention_heads": 32, "vocab_size": 32000, "intermediate_size": 11008},
@@ -166,7 +168,9 @@ def _read(name: str, config: Fields, method: Method, files: Stored) -> Drafter:
         model_type=layer.text("model_type"),
         layers=layers,
         hidden=hidden,
-        target_hidden=declared.number("target_hidden_size") or layer.number("target_hidden_size") or hidden,
+        target_hidden=declared.number("target_hidden_size", "backbone_hidden_size")
+        or layer.number("target_hidden_size")
+        or hidden,
         vocab=layer.number("vocab_size"),
         draft_vocab=declared.number("draft_vocab_size") or layer.number("vocab_size"),
         attention=_full(attention) if method == "mtp" and attention is not None else attention,
@@ -199,15 +203,20 @@ _EMPTY = Fields({}, "")
 
 def _layer(config: Fields, method: Method, speculators: bool) -> Fields:
     """The fields that describe the drafter's layers, with the values that the format leaves out."""
-    layer = config.block("transformer_layer_config") if speculators else config
+    layer: Fields | None = config
+    if speculators:
+        layer = config.block("transformer_layer_config")
+    elif "hidden_size" not in config.raw:  # Gemma's assistants
+        layer = config.block("text_config") or config
     if layer is None:
         raise config.error("transformer_layer_config is missing, which declares the drafter's shape")
     values = {name: value for name, value in layer.raw.items() if value is not None}
     if method in ("eagle", "eagle3", "peagle"):
         values = {"num_hidden_layers": 1, **values}
     model_type = layer.text("model_type")
-    if speculators and model_type is not None:
-        values = {**_SPECULATORS_DEFAULTS.get(model_type, {}), **values}
+    if model_type is not None:
+        defaults = _SPECULATORS_DEFAULTS if speculators else _PLAIN_DEFAULTS
+        values = {**defaults.get(model_type, {}), **values}
     return Fields(values, layer.where)
 
 

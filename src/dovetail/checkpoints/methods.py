@@ -21,15 +21,15 @@ SPECULATORS: dict[str, Method] = {
     "dspark": "dspark",
     "mtp": "mtp",
 }
-#: A pattern in an architecture's name -> method; the first match wins. Names: vLLM 0.33 models/registry.py, SGLang
-#: 0.5.23 models/, SpecForge configs/.
+#: A pattern in an architecture's name -> method; the first match wins. Names: vLLM 0.33 models/registry.py and
+#: config/speculative.py (the assistants), SGLang 0.5.23 models/, SpecForge configs/.
 _ARCHITECTURES: tuple[tuple[str, Method], ...] = (
     (r"P-?[Ee]agle", "peagle"),
     (r"Eagle3", "eagle3"),
     (r"DSpark", "dspark"),
-    (r"DFlash", "dflash"),
+    (r"DFlash|MuseGlimmerAssistant", "dflash"),
     (r"Domino", "domino"),
-    (r"MTP|NextN", "mtp"),
+    (r"MTP|NextN|Gemma4(Unified)?Assistant", "mtp"),
     (r"Medusa", "medusa"),
     (r"MLPSpeculator", "mlp_speculator"),
     (r"Eagle|EAGLE", "eagle"),

@@ -86,7 +86,7 @@ def read_target(folder: str, name: str | None = None) -> Target:
     files = stored(folder)
     quantization = _quantization(whole, text, folder)
     dtype = weight_dtype(text, whole)
-    mtp_layers = _mtp_layers(text) or _mtp_layers(whole)
+    mtp_layers = _mtp_layers(text) or _mtp_layers(whole) or _UNCOUNTED_MTP.get(architecture, 0)
     return Target(
         path=name,
         architecture=architecture,
@@ -171,8 +171,14 @@ def language_model(config: Fields) -> Fields:
     raise config.error(f"language models are nested more than {_DEEPEST} deep")
 
 
+#: MTP layers that vLLM 0.33 uses of models whose configs do not count them (models/mimo_v2_mtp.py).
+_UNCOUNTED_MTP = {"MiMoV2ForCausalLM": 1, "MiMoV2OmniForCausalLM": 1, "MiMoV2FlashForCausalLM": 1}
+
+
 def _mtp_layers(config: Fields) -> int:
-    return config.number("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers") or 0
+    names = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
+    nested = config.block("mtp_config")  # Inkling
+    return config.number(*names) or (nested.number(*names) if nested is not None else None) or 0
 
 
 def _has_mtp_weights(files: Stored, layers: int) -> bool | None:

@@ -191,7 +191,8 @@ def _length(plan: Candidate, drafter: Drafter) -> list[Advice]:
             f"{plan.text('draft_tokens')} but {drafter.path} ({drafter.method}) drafts at most {drafter.most_tokens} a "
             f"step (block_size {drafter.block_size}): set a smaller --draft-tokens"
         )
-    if drafter.method != "mtp" or not layers or tokens <= layers:
+    # All layers of a drafter beside the target, such as Gemma's, draft one token.
+    if drafter.method != "mtp" or drafter.config_format == "plain" or not layers or tokens <= layers:
         return []
     if tokens % layers:
         raise PlanError(
