@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.cli.main import main
-from dovetail.plan.recipe import every
+from dovetail.plan.recipe import FOLDER, every
 
 
 @pytest.fixture
@@ -41,12 +41,17 @@ def test_the_list_has_titles_conditions_and_measurements(recipes: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("recipe", every(), ids=lambda recipe: recipe.name)
+#: Those that were written by hand, and of the imported ones each that shows something else.
+SHOWN = [recipe for recipe in every() if (FOLDER / f"{recipe.name}.yaml").is_file()]
+SHOWN += [recipe for recipe in every() if recipe.name in ("glm-5.2-mtp", "inkling", "kimi-k2.7-code")]
+
+
+@pytest.mark.parametrize("recipe", SHOWN, ids=lambda recipe: recipe.name)
 def test_a_recipe_is_shown_in_full(recipes: Any, recipe: Any) -> None:
     page = recipes(recipe.name)
     assert max(map(len, page.splitlines())) <= 80
     shown = words(page)
-    for text in (recipe.title, *recipe.settings, *recipe.why.values(), *recipe.env, *recipe.notes):
+    for text in (recipe.title, *recipe.aliases, *recipe.settings, *recipe.why.values(), *recipe.env, *recipe.notes):
         assert words(text) in shown
     for variable in recipe.env.values():
         assert words(variable.why) in shown
@@ -54,6 +59,44 @@ def test_a_recipe_is_shown_in_full(recipes: Any, recipe: Any) -> None:
         assert words(f"{figure.value:,g} {figure.unit} {figure.what}, ")[:20] in shown
         assert words(figure.by) in shown
     assert ("measured: nothing" in shown) == (not recipe.measured)
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ("gemma-4-31b-it", ["gemma-4-31b-it"]),  # not gemma-4-31b-it-fp8, which contains it
+        ("Gemma-4-31B-it", ["gemma-4-31b-it"]),
+        ("nemotron-3", ["nemotron-3-super", "nemotron-3-super-nvfp4", "nemotron-3-ultra"]),  # an alias
+        ("k2.7", ["kimi-k2.7-code"]),
+        ("XiaomiMiMo/MiMo", ["mimo-v2.5", "mimo-v2.5-pro"]),  # a part of models' ids
+        ("p-eagle", ["gpt-oss-120b-p-eagle", "gpt-oss-20b-p-eagle"]),
+        ("lightseekorg/kimi-k2.7", ["kimi-k2.7-code"]),  # a part of the drafter's id
+    ],
+)
+def test_recipes_are_found_by_name_alias_and_part(recipes: Any, asked: str, names: list[str]) -> None:
+    listed = json.loads(recipes(asked, "--json"))
+    assert [each["name"] for each in (listed if len(names) > 1 else [listed])] == names
+    page = recipes(asked)
+    for name in names:
+        assert f"{name}\n" in page
+    assert ("settings\n" in page) == (len(names) == 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "near"),
+    [("gemma-4-32b", "gemma-4-31b-it"), ("gml-5.1", "did you mean glm-5.1 or "), ("", "lists them")],
+)
+def test_a_name_of_none_suggests_near_ones(asked: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", asked]) == 2
+    error = capsys.readouterr().err
+    assert f"there is no recipe {asked!r}, and no file of that name; " in error and near in error
+    assert error.count("\n") == 1
+
+
+def test_a_recipe_says_whether_there_is_a_format(recipes: Any) -> None:
+    assert "format glm47" in words(recipes("glm-5.2-mtp"))
+    assert "format no format (detected" in words(recipes("inkling-small-mxfp4"))
+    assert "format no format (detected" in words(recipes("ling3"))
 
 
 def test_recipes_as_json(recipes: Any) -> None:

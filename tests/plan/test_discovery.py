@@ -88,7 +88,8 @@ def test_with_another_drafter_a_recipe_sets_no_drafting(put: Put, tmp_path: Path
     ("named", "message"),
     [
         ("kimi-k2.5-sm120-dcp5", r"there is no recipe .*did you mean kimi-k2.5-sm120-dcp"),
-        ("zzz", r"there is no recipe 'zzz', and no file of that name; the recipes are deepseek-v3.2-b200, "),
+        ("zzz", r"there is no recipe 'zzz', and no file of that name; `dovetail recipes` lists them"),
+        ("gemma-4", r"several recipes have 'gemma-4' in their names: gemma-4-12b-it, "),
         ("zzz.yaml", r"recipe zzz.yaml cannot be read"),
         ("{folder}/bad.yaml", r"recipe .*bad.yaml cannot be read: .*missing required field `source`"),
         ("{folder}/nobody.yaml", r"recipe nobody names no model: give MODEL"),

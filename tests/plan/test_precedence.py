@@ -107,6 +107,7 @@ def test_the_strongest_source_decides_every_setting(qwen: Path, of: Callable[[Pa
     (qwen / "config.yaml").write_bytes(msgspec.yaml.encode(stack["config file"]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipe, "FOLDER", qwen / "recipes")
+        recipe.every_in.cache_clear()
         plan = resolve(None, stack["command line"], config=qwen / "config.yaml")
     stack["drafter"] = {"method": "eagle3", "draft_tokens": 3}
     for name, setting in plan.settings.items():

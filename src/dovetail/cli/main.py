@@ -121,7 +121,12 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
         if command == name:
             _add_plan_options(subparser, help_all=help_all, also_common=("gpus",) if name == "plan" else ())
     recipes = _command(commands, "recipes", "list the recipes (settings that are known to work), or show one")
-    recipes.add_argument("name", metavar="NAME", nargs="?", help="the name of a recipe, or a file with your own")
+    recipes.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        help="a recipe's name or alias, a part of one or of a model's id, or a file with your own",
+    )
     recipes.add_argument("--json", action="store_true", help="print JSON")
 
     render = _command(commands, "render", "show the prompt that a chat completions request becomes")

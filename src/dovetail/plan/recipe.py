@@ -9,6 +9,7 @@ recipe that the user names is taken whatever its conditions are.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -83,14 +84,16 @@ class Variable(_Data, frozen=True):
 class Recipe(_Data, frozen=True):
     """A recipe file.
 
-    `source`: who made and measured it. `links`: where that is published. `why`: setting -> the reason for its value.
-    `example`: a model that it is for, if `match` names none. Paths in `settings` are relative to the recipe's file.
+    `aliases`: further names. `source`: who made and measured it. `links`: where that is published. `why`: setting ->
+    the reason for its value. `example`: a model that it is for, if `match` names none. Paths in `settings` are relative
+    to the recipe's file.
     """
 
     name: _Name
     source: _Text
     settings: dict[str, Any]
     title: _Text = "untitled"
+    aliases: tuple[_Name, ...] = ()
     match: Conditions | None = None
     example: _Text | None = None
     links: tuple[_Text, ...] = ()
@@ -115,10 +118,36 @@ class Recipe(_Data, frozen=True):
         return self.why.get(setting) or BY_NAME[setting].help.partition(" (")[0]
 
 
+class LeftOut(_Data, frozen=True):
+    """What of a model's file is in no recipe, and why."""
+
+    model: _Text
+    what: _Text
+    why: _Text
+
+
+class Imported(_Data, frozen=True):
+    """A file of recipes made from another project's (`python -m recipe_import`).
+
+    `commit`, `date`: what was read of `repository`, and when that was made. `models`: how many models it has.
+    `covered`: each of them that has a speculative setup there -> the recipes for it, here or written by hand.
+    """
+
+    repository: _Text
+    licence: _Text
+    commit: _Text
+    date: _Text
+    models: int
+    covered: dict[str, tuple[_Name, ...]]
+    left_out: tuple[LeftOut, ...]
+    recipes: tuple[Recipe, ...]
+
+
 class Facts(NamedTuple):
     """What is known about a plan before recipes are chosen.
 
-    None means that a fact is unknown. A `drafter` of None means that drafting without a drafter was chosen.
+    None means that a fact is unknown. A `drafter` of None means that drafting without a drafter was chosen. `mtp`:
+    whether the target holds MTP layers.
     """
 
     model: str | None = None
@@ -127,6 +156,7 @@ class Facts(NamedTuple):
     drafter: str | UnsetType | None = UNSET
     gpus: Gpus | None = None
     settings: Mapping[str, Any] = {}
+    mtp: bool | None = None
 
 
 class Match(NamedTuple):
@@ -164,16 +194,20 @@ def read(file: Path) -> Recipe:
         recipe = msgspec.convert(read_yaml(file, "recipe"), Recipe)
     except msgspec.ValidationError as error:
         raise PlanError(f"recipe {file} cannot be read: {' '.join(str(error).split())}") from error
-    where = f"recipe {file}"
-    settings, _ = validated(recipe.settings, where, file.parent)
-    validated({"env": {name: variable.value for name, variable in recipe.env.items()}}, where, file.parent)
+    return checked(recipe, f"recipe {file}", file.parent)
+
+
+def checked(recipe: Recipe, where: str, folder: Path) -> Recipe:
+    """The recipe with checked settings; paths start at `folder`. Raises `PlanError`, which begins with `where`."""
+    settings, _ = validated(recipe.settings, where, folder)
+    validated({"env": {name: variable.value for name, variable in recipe.env.items()}}, where, folder)
     for name in recipe.why:
         if name not in settings:
             raise PlanError(f"{where}: why has a reason for {name!r}, which is not one of its settings")
     if "env" in settings:
         raise PlanError(f"{where}: env is a field of its own, not a setting, and gives each variable a reason")
     conditions = recipe.match.settings if recipe.match else {}
-    validated(conditions, f"{where}: match", file.parent)
+    validated(conditions, f"{where}: match", folder)
     return msgspec.structs.replace(recipe, settings=settings)
 
 
@@ -183,9 +217,22 @@ def layer(recipe: Recipe) -> Layer:
     return Layer(f"recipe {recipe.name}", recipe.settings | ({"env": variables} if variables else {}))
 
 
+def imports(folder: Path = FOLDER) -> tuple[Imported, ...]:
+    """The files in `folder` whose recipes were made from another project's, and checked then."""
+    return tuple(msgspec.json.decode(file.read_bytes(), type=Imported) for file in sorted(folder.glob("*.json")))
+
+
 def every() -> tuple[Recipe, ...]:
     """The recipes that come with Dovetail, by name."""
-    return tuple(read(file) for file in sorted(FOLDER.glob("*.yaml")))
+    return every_in(FOLDER)
+
+
+@functools.cache
+def every_in(folder: Path) -> tuple[Recipe, ...]:
+    """The recipes in `folder`, by name. It is read once: a plan asks for them several times."""
+    by_hand = (read(file) for file in folder.glob("*.yaml"))
+    made = (recipe for each in imports(folder) for recipe in each.recipes)
+    return tuple(sorted((*by_hand, *made), key=lambda recipe: recipe.name))
 
 
 def demo() -> Layer:
@@ -194,16 +241,42 @@ def demo() -> Layer:
 
 
 def called(name: str) -> Recipe:
-    """The bundled recipe called `name`, or the recipe in the file `name`. Raises `PlanError` if there is neither."""
-    known = {recipe.name: recipe for recipe in every()}
-    if name in known:
-        return known[name]
+    """The one recipe that `found` finds by `name`. Raises `PlanError` if there is none, or if there are several."""
+    recipes = found(name)
+    if len(recipes) > 1:
+        raise PlanError(f"several recipes have {name!r} in their names: {', '.join(each.name for each in recipes)}")
+    return recipes[0]
+
+
+def found(name: str) -> tuple[Recipe, ...]:
+    """The bundled recipe called `name`; else the recipe in the file `name`; else all with that alias; else all with
+    `name` in their own name, an alias, or the id of their model or drafter. Case does not matter.
+
+    Raises `PlanError` with near names if there are none.
+    """
+    known, text = every(), name.casefold()
+    exact = tuple(recipe for recipe in known if recipe.name == text)
+    if exact:
+        return exact
     file = Path(name)
     if file.suffix in (".yaml", ".yml") or file.is_file():
-        return read(file)
-    near = difflib.get_close_matches(name, known, n=2)
-    hint = f"; did you mean {' or '.join(near)}?" if near else f"; the recipes are {', '.join(known)}"
-    raise PlanError(f"there is no recipe {name!r}, and no file of that name{hint}")
+        return (read(file),)
+    recipes = tuple(recipe for recipe in known if text in recipe.aliases) or tuple(
+        recipe for recipe in known if text and any(text in each.casefold() for each in _names(recipe))
+    )
+    if recipes:
+        return recipes
+    near = difflib.get_close_matches(
+        text, {each for recipe in known for each in (recipe.name, *recipe.aliases)}, n=3, cutoff=0.5
+    )
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `dovetail recipes` lists them"
+    raise PlanError(f"there is no recipe {name!r:.80}, and no file of that name{hint}")
+
+
+def _names(recipe: Recipe) -> tuple[str, ...]:
+    """What the recipe can be found by."""
+    ids = () if recipe.match is None else recipe.match.model or ()
+    return (recipe.name, *recipe.aliases, *ids, *recipe.drafters)
 
 
 def named(recipe: Recipe, facts: Facts) -> Layer:
@@ -284,9 +357,14 @@ def _layer_for(facts: Facts, recipe: Recipe) -> Layer:
         drafts_alike = method in (UNSET, own) or (own is None and method not in (None, "mtp", *LOOKUPS))
     else:
         drafts_alike = _is_named(facts.drafter, recipe.drafters)
-    if drafts_alike:
+    if drafts_alike and not lacks_mtp(facts, recipe):
         return Layer(source, values)
     return Layer(source, {name: value for name, value in values.items() if BY_NAME[name].group != "drafting"})
+
+
+def lacks_mtp(facts: Facts, recipe: Recipe) -> bool:
+    """Whether the recipe drafts with MTP layers that the target does not hold, as many quantized copies do not."""
+    return facts.mtp is False and recipe.settings.get("method") == "mtp" and not recipe.drafters
 
 
 def _checks(match: Conditions, facts: Facts) -> list[bool]:

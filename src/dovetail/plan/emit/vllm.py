@@ -36,6 +36,7 @@ _REMOVED = {
     "VLLM_ENABLE_PCIE_ALLREDUCE": "only the recipe's patched build knows it, no released vLLM",
     "VLLM_TEST_FORCE_FP8_MARLIN": "removed; vLLM now has --linear-backend marlin and --moe-backend marlin",
     "VLLM_USE_V1": "removed; there is no other engine any more",
+    "VLLM_FLASHINFER_MOE_BACKEND": "removed; vLLM now has --moe-backend flashinfer_trtllm and others",
     "VLLM_USE_FLASHINFER_MOE_FP4": "removed; vLLM now has --moe-backend flashinfer_trtllm and others",
     "VLLM_USE_FLASHINFER_MOE_FP8": "removed; vLLM now has --moe-backend flashinfer_trtllm and others",
 }
