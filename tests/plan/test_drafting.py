@@ -14,9 +14,13 @@ from dovetail.plan import Plan, Setting, resolve
 from dovetail.plan.options import GATE
 from tests.checkpoints.configs import (
     DEEPSEEK_V32,
+    GEMMA4_ASSISTANT,
+    QWEN3_8B,
+    Config,
     write,
     write_index,
 )
+from tests.checkpoints.conftest import Put
 from tests.plan.plans import messages
 from tests.plan.samples import SAMPLES
 
@@ -88,10 +92,50 @@ def test_a_recipe_may_choose_mtp_and_may_be_overruled(tmp_path: Path) -> None:
         assert {name: setting.value for name, setting in drafting(without).items()} == NONE
         assert without.settings["tensor_parallel_size"].source == "recipe deepseek-v3.2-h200"
     write_index(tmp_path / "target", {"a.safetensors": ["model.layers.0.x"]}, total_size=1)
-    with pytest.raises(
-        PlanError, match=r"method is mtp \(recipe deepseek-v3.2-h200\) but .*weights hold none.*--method none"
-    ):
-        resolve(target, {"gpus": "8x H200"})
+    for given in ({"method": "mtp"}, {"recipe": "deepseek-v3.2-h200"}):
+        with pytest.raises(PlanError, match=r"method is mtp .*weights hold none.*--method none"):
+            resolve(
+                target,
+                {"gpus": "8x H200"} | {k: v for k, v in given.items() if k != "recipe"},
+                recipe=given.get("recipe"),
+            )
+
+
+def test_a_recipe_of_mtp_drafts_nothing_for_a_copy_without_mtp_layers(tmp_path: Path) -> None:
+    target = write(tmp_path / "target", DEEPSEEK_V32)
+    write_index(tmp_path / "target", {"a.safetensors": ["model.layers.0.x"]}, total_size=1)
+    plan = resolve(target, {"gpus": "8x H200"})
+    assert {name: setting.value for name, setting in drafting(plan).items()} == NONE
+    assert plan.settings["tensor_parallel_size"].source == "recipe deepseek-v3.2-h200"
+    warning = f"recipe deepseek-v3.2-h200 drafts with the target's MTP layers, but {target} holds none"
+    assert [each.message.partition(":")[0] for each in plan.advice_of("warning") if each.setting == "method"] == [
+        warning
+    ]
+    for off in ("drafter", "method"):
+        without = resolve(target, {"gpus": "8x H200", off: "none"})
+        assert [each for each in without.advice_of("warning") if each.setting == "method"] == []
+
+
+GEMMA4: Config = QWEN3_8B | {
+    "architectures": ["Gemma4ForCausalLM"],
+    "model_type": "gemma4_text",
+    "hidden_size": 5376,
+    "vocab_size": 262144,
+}
+
+
+def test_gemma_drafts_with_its_assistant_by_itself(put: Put) -> None:
+    put("google/gemma-4-31B-it", GEMMA4)
+    put("google/gemma-4-31B-it-assistant", GEMMA4_ASSISTANT)
+    plan = resolve("google/gemma-4-31B-it", {"gpus": "H200"})
+    source = "recipe gemma-4-31b-it"
+    assert drafting(plan) == {
+        "drafter": Setting("google/gemma-4-31B-it-assistant", source),
+        "method": Setting("mtp", source),
+        "draft_tokens": Setting(4, source),
+    }
+    # All of its layers draft one token, so that no number of them is a whole round.
+    assert resolve("google/gemma-4-31B-it", {"gpus": "H200", "draft_tokens": 7}).value("draft_tokens") == 7
 
 
 # --- The gate ---------------------------------------------------------------------------------------------------------

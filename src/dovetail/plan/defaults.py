@@ -102,9 +102,11 @@ _UNIT = re.compile(r"tokens a step, of (\d+)")
 
 
 def expected_acceptance(settings: Mapping[str, Setting[Any]]) -> float | None:
-    """The probability that a draft is accepted when those before it were; None if the drafter in a plan's `settings` is
-    not from one of Dovetail's recipes, or the recipe has no acceptance length."""
-    source = settings["drafter"].source if "drafter" in settings else None
+    """The probability that a draft is accepted when those before it were; None if the drafter in a plan's `settings`,
+    or else the method, is not from one of Dovetail's recipes, or the recipe has no acceptance length."""
+    drafter = settings.get("drafter")
+    chosen = settings.get("method") if drafter is None or drafter.value is None else drafter
+    source = chosen.source if chosen is not None else None
     lengths = [own for recipe in every() if source == f"recipe {recipe.name}" for own in _measured(recipe)]
     return statistics.median(lengths) if lengths else None
 

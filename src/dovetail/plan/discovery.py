@@ -110,6 +110,7 @@ def _facts(layers: list[Layer], gpus: Gpus | None, model: str | None = None, tar
         drafter=UNSET if drafter is None else drafter.value,
         gpus=gpus,
         settings={name: setting.value for name, setting in settings.items()},
+        mtp=None if target is None else bool(target.mtp_layers) and target.mtp_weights is not False,
     )
 
 
@@ -156,6 +157,10 @@ def _recipe_layers(facts: Facts, recipes: Iterable[Recipe], unread: bool, advice
             condition = conditions_text(match.recipe.match)
             warning = f"recipe {match.recipe.name} is used because no other fits, but may not suit these GPUs: "
             advice.append(Advice("warning", "recipe", warning + condition))
+    for match in matches:
+        if recipe.lacks_mtp(facts, match.recipe) and facts.drafter is UNSET and "method" not in facts.settings:
+            lacking = f"recipe {match.recipe.name} drafts with the target's MTP layers, but {facts.model} holds none"
+            advice.append(Advice("warning", "method", f"{lacking}: its settings of drafting are not used"))
     return [match.layer for match in matches]
 
 
