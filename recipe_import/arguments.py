@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from dovetail.checkpoints import hub
 from dovetail.checkpoints.methods import Method
 from dovetail.errors import PlanError
 from dovetail.plan.emit import extra_options
@@ -131,8 +132,12 @@ def _translate_drafting(
     method = "mtp" if method.endswith("_mtp") else method
     if method not in _METHODS:
         raise ValueError(f"the method {method} is no setting")
+    if "num_speculative_tokens" not in drafting:
+        raise ValueError("no number of draft tokens is named")
     result.settings["method"] = method
     if drafter is not None and drafter not in own:
+        if not hub.ID.fullmatch(drafter):
+            raise ValueError(f"the drafter {drafter} is no id on the hub")
         result.settings["drafter"] = drafter
     for member, value in drafting.items():
         if member in ("model", "method"):

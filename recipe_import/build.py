@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import UNSET
 
+from dovetail.errors import PlanError
+from dovetail.plan.options import validated
 from dovetail.plan.recipe import FOLDER, Conditions, Figure, Imported, LeftOut, Machine, Recipe, Variable, checked
 from recipe_import import arguments
 from recipe_import.arguments import Translation
@@ -150,15 +152,13 @@ def _recipes(entry: _Entry, left_out: list[LeftOut]) -> Iterator[Recipe]:
     for setup in _setups(entry, left_out):
         yield _recipe(entry, setup, setup.base, _ANY, setup.translation.settings)
         for gpus, override in setup.mode.hardware_overrides.items():
+            what = f"{setup.base} on {gpus}"
             if gpus not in _GPUS:
-                left_out.append(LeftOut(model=entry.name, what=f"{setup.base} on {gpus}", why="no such GPU in a plan"))
-                continue
-            if not any(entry.runs_on(variant, gpus) for variant in setup.variants):
-                continue
-            changed = entry.translated(setup.variants[0], override.args)
-            left_out += [LeftOut(model=entry.name, what=what, why=why) for what, why in changed.left_out.items()]
-            if changed.settings != setup.translation.settings:
-                yield _recipe(entry, setup, f"{setup.base}-{gpus}", _GPUS[gpus], changed.settings)
+                left_out.append(LeftOut(model=entry.name, what=what, why="no such GPU in a plan"))
+            elif any(entry.runs_on(variant, gpus) for variant in setup.variants):
+                changed = _translated(entry, setup.variants[0], override.args, what, left_out)
+                if changed is not None and changed.settings != setup.translation.settings:
+                    yield _recipe(entry, setup, f"{setup.base}-{gpus}", _GPUS[gpus], changed.settings)
 
 
 def _setups(entry: _Entry, left_out: list[LeftOut]) -> Iterator[_Setup]:
@@ -168,30 +168,54 @@ def _setups(entry: _Entry, left_out: list[LeftOut]) -> Iterator[_Setup]:
     for key, why in entry.reviewed.left_out.items():
         left_out.append(LeftOut(model=entry.name, what=key or "drafting", why=why))
     for key in kept:
-        groups = list[tuple[tuple[bool, Translation, dict[str, str]], list[str]]]()
-        ids = dict[str, str]()
-        for variant in entry.modes[key].variants or entry.file.variants:
-            (own,) = entry.ids([variant])
-            if ids.setdefault(own, variant) != variant:
-                why = f"the same checkpoint as {ids[own]}, of which a plan could not tell it"
-                left_out.append(LeftOut(model=entry.name, what=f"{key or 'drafting'} of {variant}", why=why))
-                continue
-            try:
-                translation = entry.translated(variant, entry.modes[key].args)
-            except ValueError as error:
-                left_out.append(LeftOut(model=entry.name, what=f"{key or 'drafting'} of {variant}", why=str(error)))
-                continue
-            left_out += [LeftOut(model=entry.name, what=what, why=why) for what, why in translation.left_out.items()]
-            group = (entry.chosen(variant) == key, translation, entry.env(variant))
-            same = next((variants for known, variants in groups if known == group), None)
-            if same is None:
-                groups.append((group, [variant]))
-            else:
-                same.append(variant)
+        groups = _groups(entry, key, left_out)
         for (chosen, translation, _), variants in groups:
             first = [] if _DEFAULT in variants or len(groups) == 1 else [variants[0]]
             name = "-".join([base, *([key] if len(kept) > 1 else []), *first]).replace("_", "-")
             yield _Setup(key, entry.modes[key], tuple(variants), chosen, translation, name)
+
+
+#: Whether the mode is the one that the source chooses, its settings and its environment variables.
+_Group: TypeAlias = tuple[bool, Translation, dict[str, str]]
+
+
+def _groups(entry: _Entry, key: str, left_out: list[LeftOut]) -> list[tuple[_Group, list[str]]]:
+    """The checkpoints that have the mode, by what is set for them."""
+    groups, ids = list[tuple[_Group, list[str]]](), dict[str, str]()
+    for variant in entry.modes[key].variants or entry.file.variants:
+        what = f"{key or 'drafting'} of {variant}"
+        if variant not in entry.file.variants:
+            left_out.append(LeftOut(model=entry.name, what=what, why="the file has no such checkpoint"))
+            continue
+        (own,) = entry.ids([variant])
+        if ids.setdefault(own, variant) != variant:
+            why = f"the same checkpoint as {ids[own]}, of which a plan could not tell it"
+            left_out.append(LeftOut(model=entry.name, what=what, why=why))
+            continue
+        translation = _translated(entry, variant, entry.modes[key].args, what, left_out)
+        if translation is None:
+            continue
+        group = (entry.chosen(variant) == key, translation, entry.env(variant))
+        same = next((variants for known, variants in groups if known == group), None)
+        if same is None:
+            groups.append((group, [variant]))
+        else:
+            same.append(variant)
+    return groups
+
+
+def _translated(
+    entry: _Entry, variant: str, drafting: Iterable[str], what: str, left_out: list[LeftOut]
+) -> Translation | None:
+    """The arguments as settings; None if they cannot become a recipe, and then `what` is listed with the reason."""
+    try:
+        translation = entry.translated(variant, drafting)
+        validated(translation.settings, "settings", FOLDER)
+    except (ValueError, PlanError) as error:
+        left_out.append(LeftOut(model=entry.name, what=what, why=str(error)))
+        return None
+    left_out += [LeftOut(model=entry.name, what=each, why=why) for each, why in translation.left_out.items()]
+    return translation
 
 
 def _recipe(entry: _Entry, setup: _Setup, name: str, gpus: Machine, settings: Mapping[str, Any]) -> Recipe:

@@ -222,6 +222,27 @@ def test_what_cannot_be_mapped_is_listed_with_its_reason() -> None:
         ('"--block-size"', '"--headless"', "mtp of default", "with --headless Dovetail could not reach vLLM"),
         ('"num_speculative_tokens": 7', '"num_speculative_tokens": 65', "dspark of default", "draft_tokens is 65"),
         ('"--block-size"', '"block-size"', "mtp of default", "trust_remote_code is 'block-size'"),
+        (
+            '"model": "org/Big-dspark"',
+            '"model": "/cache/dflash"',
+            "dspark of default",
+            "/cache/dflash is no id on the hub",
+        ),
+        (', "num_speculative_tokens": 7', "", "dspark of nvfp4", "no number of draft tokens is named"),
+        (
+            "variants: [default, nvfp4]",
+            "variants: [default, int4]",
+            "dspark of int4",
+            "the file has no such checkpoint",
+        ),
+        (
+            '"--speculative-config.method", "mtp"',
+            '"--speculative-config.method", "x"',
+            "big-mtp on hopper",
+            "the method x",
+        ),
+        ('"--block-size", "256"', '"--load-format", "a\\0"', "mtp of default", "it contains a NUL"),
+        ('\'{"method": "big_mtp"', '\'{"method": ', "mtp of default", "Expecting value"),
         ("org/Big-FP8", "org/Big", "mtp of fp8", "the same checkpoint as default, of which a plan could not tell it"),
     ],
 )
@@ -287,10 +308,20 @@ def test_a_file_of_another_shape_is_named(text: str, reason: str) -> None:
         (["--mamba.b", "x y"], {"engine_args": "--mamba.b 'x y'"}),
         (["--attention_config.backend", "A"], {"engine_args": "--attention_config.backend A"}),
         (
-            ["--speculative-config", '{"method": "eagle", "model": "o/d", "max_model_len": "65536"}'],
-            {"method": "eagle", "drafter": "o/d", "speculate_below_context": 65536},
+            ["--speculative-config", '{"method": "eagle", "model": "o/d", "num_speculative_tokens": 3}'],
+            {"method": "eagle", "drafter": "o/d", "draft_tokens": 3},
         ),
-        (["--speculative-config", '{"method": "ernie_mtp", "model": "org/own"}'], {"method": "mtp"}),
+        (
+            [
+                f"--speculative-config.{each}"
+                for each in ("method=mtp", "num_speculative_tokens=2", "max_model_len=65536")
+            ],
+            {"method": "mtp", "draft_tokens": 2, "speculate_below_context": 65536},
+        ),
+        (
+            ["--speculative-config", '{"method": "ernie_mtp", "model": "org/own", "num_speculative_tokens": 1}'],
+            {"method": "mtp", "draft_tokens": 1},
+        ),
     ],
 )
 def test_arguments_become_settings(words: list[str], settings: dict[str, Any]) -> None:
