@@ -99,8 +99,9 @@ def test_every_set_of_values_is_valid_in_every_version(name: str, version: str, 
     validate(rendered((SETS | NEW)[name], version, tmp_path), version, tmp_path)
 
 
-#: Every recipe's plan, and plans with and without drafts, folders, and several nodes of each kind.
-PLANS = {name: plan for name, plan in RECIPES.items() if name != "demo"} | {
+#: Of the recipes' plans one for each set of settings, and plans with and without drafts, folders, and several nodes of
+#: each kind.
+PLANS = dict({frozenset(plan): (name, plan) for name, plan in RECIPES.items() if name != "demo"}.values()) | {
     "drafting": DRAFTING,
     "plain": settings_of(),
     "folders": DRAFTING | settings_of(target="/here/a", drafter="/here/b"),
