@@ -10,7 +10,7 @@ import dovetail
 from benchmarks.rendering import injection
 from dovetail.formats.derived.template import pattern
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.proof, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("model", injection.MODELS, ids=lambda model: model.title)

@@ -34,6 +34,7 @@ def test_a_thought_its_end_and_a_plain_answer_are_one_answer(name: str, controls
         assert (read.reasoning, read.content, read.defects) == (THOUGHT, ANSWER, ())
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_so_it_is_in_the_formats_of_published_templates(shared_data: Path) -> None:
     for path in chat_templates.paths(shared_data):

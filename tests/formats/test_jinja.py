@@ -191,6 +191,10 @@ def test_a_family_reads_what_it_writes_for_a_template(shared_data: Path) -> None
 CLEAN = ("system", "two turns", "tools", "one call", "call with text", "two rounds", "reasoning last")
 
 
+#: Some templates write the time, which goes on between two prompts.
+_CLOCK = re.compile(r"\d\d:\d\d:\d\d")
+
+
 @pytest.mark.slow
 def test_prompts_equal_those_of_transformers(shared_data: Path) -> None:
     """A prompt that transformers refuses may be anything but a crash."""
@@ -215,7 +219,7 @@ def test_prompts_equal_those_of_transformers(shared_data: Path) -> None:
                     fmt.render(messages, tools, thinking=thinking, add_generation_prompt=open_turn)
                 continue
             prompt = fmt.render(messages, tools, thinking=thinking, add_generation_prompt=open_turn)
-            assert prompt.text == expected, f"{path.name}: {name}"
+            assert _CLOCK.sub("", prompt.text) == _CLOCK.sub("", expected), f"{path.name}: {name}"
             if name in CLEAN:
                 assert prompt.pieces[1::2] == literals.findall(expected), f"{path.name}: {name}"
             compared += 1
