@@ -66,3 +66,21 @@ def test_a_native_format_needs_no_proof(shared_data: Path, capsys: pytest.Captur
     assert (shown["format"], shown["family"]) == ("kimi_k25", "kimi_k25")
     assert "get_weather" in shown["call"]
     assert main(["formats", "--of", "kimi_k25"]) == 0
+
+
+def test_a_published_model_is_found_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", "zai-org/GLM-5.1-FP8"]) == 0
+    shown = capsys.readouterr().out
+    assert "glm47" in shown and "GLM-5* is published with it" in shown
+    assert main(["formats", "GLM", "--json"]) == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["glm45", "glm47"]
+    assert main(["formats", "GLM"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("glm47  GLM-4.7*, GLM-5*")
+    assert main(["formats", "glm47", "--json"]) == 0
+    assert "GLM-5*" in json.loads(capsys.readouterr().out)["models"]
+
+
+def test_an_unknown_model_is_an_error_that_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", "deepsek-v4"]) == 2
+    error = capsys.readouterr().err
+    assert "near are DeepSeek-V4" in error and "--of FOLDER" in error

@@ -22,6 +22,7 @@ from dovetail.formats.base import Format
 from dovetail.formats.derived.jinja import JinjaFormat, jinja
 from dovetail.formats.derived.layouts import SLOTS
 from dovetail.formats.derived.template import Template
+from dovetail.formats.published import formats_of, published
 from dovetail.formats.registry import FAMILIES
 
 _SAMPLE = Message(calls=(Call("functions.get_weather:0", "get_weather", '{"city": "Paris"}'),))
@@ -31,19 +32,21 @@ _SLOT = re.compile(f"([{''.join(SLOTS)}])")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if arguments.of is None:
-        shown: Any = [_listed(name) for name in FAMILIES]
+    if arguments.of is not None:
+        shown: Any = _explained(_format(arguments.of))
+    elif arguments.name is not None:
+        shown = _named(arguments.name)
     else:
-        fmt = _format(arguments.of)
-        shown = _explained(fmt)
+        shown = [_listed(name) for name in FAMILIES]
     if arguments.json:
         print_json(shown)
         return
     console = Console(highlight=False)
-    if arguments.of is None:
+    if isinstance(shown, list):
         width = max(len(each["name"]) for each in shown) + 2
         for each in shown:
-            line = Text.assemble((f"{each['name']:<{width}}", "bold"), visible(each["call"]))
+            text = ", ".join(each["models"]) if "models" in each else each["call"]
+            line = Text.assemble((f"{each['name']:<{width}}", "bold"), visible(text))
             console.print(line, no_wrap=True, overflow="ellipsis" if console.is_terminal else "ignore", crop=False)
     else:
         _show(console, shown)
@@ -53,6 +56,18 @@ def _listed(name: str) -> dict[str, str]:
     """A family's name, and a call as its models write it, on one line."""
     written = FAMILIES[name]().write(_SAMPLE, thinking=False)
     return {"name": name, "call": written.text.strip("\n").replace("\n", "⏎")}
+
+
+def _named(name: str) -> Any:
+    """The format called `name`, or that of the published model; a list where `name` is a part of several."""
+    if name in FAMILIES:
+        return _explained(FAMILIES[name]()) | {"models": published().get(name, ())}
+    found = formats_of(name)
+    if len(found) > 1:
+        return [_listed(each) | {"models": models} for each, models in found.items()]
+    ((format_name, models),) = found.items()
+    reason = f"{models[0]} is published with it; when a checkpoint is served, its own files decide"
+    return _explained(FAMILIES[format_name]().because_of(reason)) | {"models": models}
 
 
 def _format(name_or_path: str) -> Format:
@@ -95,10 +110,12 @@ def _with_slots(text: str) -> str:
 
 
 def _show(console: Console, about: dict[str, Any]) -> None:
-    rows = [("format", about["format"]), ("because", about["because"]), ("family", about["family"])]
-    for name in ("call", "reasoning"):
+    rows = [("format", about["format"]), ("family", about["family"])]
+    for name in ("because", "call", "reasoning"):
         if about.get(name):
             rows.append((name, about[name]))
+    if about.get("models"):
+        rows.append(("models", ", ".join(about["models"])))
     if about.get("end_of_turn"):
         rows.append(("end of turn", " ".join(about["end_of_turn"])))
     if "calls" in about:

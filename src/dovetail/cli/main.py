@@ -204,7 +204,11 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     explain.add_argument("--json", action="store_true", help="print JSON: the verdict and the recording")
 
     formats = _command(commands, "formats", "list the formats, or show how the calls of one model are read, and why")
-    formats.add_argument("--of", metavar="CHECKPOINT|TEMPLATE", help="checkpoint folder, or file with a chat template")
+    asked = formats.add_mutually_exclusive_group()
+    asked.add_argument(
+        "name", metavar="NAME", nargs="?", help="name of a format, or of a published model (a part of it lists several)"
+    )
+    asked.add_argument("--of", metavar="CHECKPOINT|TEMPLATE", help="checkpoint folder, or file with a chat template")
     formats.add_argument("--json", action="store_true", help="print JSON")
 
     lint = _command(
