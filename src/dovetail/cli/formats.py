@@ -59,7 +59,7 @@ def _listed(name: str) -> dict[str, str]:
 
 
 def _named(name: str) -> Any:
-    """The format called `name`, or that of the published model; a list where `name` is a part of several."""
+    """The format called `name`, or the one of a published model; a list where `name` is a part of several."""
     if name in FAMILIES:
         return _explained(FAMILIES[name]()) | {"models": published().get(name, ())}
     found = formats_of(name)
