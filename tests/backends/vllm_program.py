@@ -194,6 +194,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/tokenize":
             self._answer(200, json.dumps({"tokens": self.run["tokens"]}).encode())
             return
+        if self.path != "/v1/completions":  # it has no endpoint that takes pictures
+            self._answer(404, b"{}")
+            return
         if body["prompt"] == NO_PROMPT:
             budgets = "on" if "--reasoning-config" in sys.argv else "off"
             self._answer(*vllm_refusal(body, self.run["backend"], budgets))
