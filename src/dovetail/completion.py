@@ -6,7 +6,7 @@ An engine works on token ids and never sees messages, tools or formats. A `Const
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
@@ -98,7 +98,7 @@ class Completion(msgspec.Struct, frozen=True):
     """One prompt to continue.
 
     `prompt`: the token ids to continue.
-    `pictures`: one for each token of the prompt that stands for a picture, in order. Only for an engine whose
+    `pictures`: one for each token `picture_token` of the prompt, in order. Only for an engine whose
     `EngineInfo.pictures` is true.
     `max_tokens`: the most new tokens.
     `stop`: strings that end the output as soon as the last character of one is decoded. An engine behind HTTP ignores
@@ -153,6 +153,15 @@ class Completion(msgspec.Struct, frozen=True):
     request_id: str = ""
     trace_context: Mapping[str, str] = {}
     pictures: tuple[Picture, ...] = ()
+    picture_token: int | None = None
+
+    @property
+    def seen(self) -> Sequence[Hashable]:
+        """The prompt with the digest of each picture in its place: equal if the model sees the same."""
+        if not self.pictures:
+            return self.prompt
+        digests = iter([picture.sha256 for picture in self.pictures])
+        return tuple(next(digests, token) if token == self.picture_token else token for token in self.prompt)
 
 
 Finish = Literal["stop", "length"]

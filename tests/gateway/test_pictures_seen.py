@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 
 from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK2
+from dovetail.gateway import Settings
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
 
@@ -318,17 +320,61 @@ async def test_a_place_that_the_model_wrote_goes_back_as_text(engine: ScriptedEn
     assert engine.seen[1].prompt.count(tok.control[PLACE]) == 2
 
 
-async def test_a_recorded_answer_keeps_its_tokens_beside_pictures(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def two_turns(engine: ScriptedEngine, tok: Tokenizer, *earlier: bytes) -> tuple[tuple[int, ...], str]:
+    """Ask about the red picture and get a record; then go on, where the pictures are `earlier`.
+
+    Returns what the second prompt has to begin with if the record counts, and what the second response reports.
+    """
     pieces = tuple(token for letter in "weather" for token in tok.encode(letter))
     assert pieces != tuple(tok.encode("weather"))
     engine.ids = (*pieces, tok.control["<|im_end|>"])
     own = {"dovetail": {"record": True}, "chat_template_kwargs": {"thinking": False}}
     async with in_process(engine, tok) as client:
-        message = (await client.post(CHAT, json={"model": MODEL, **user(chat(RED)), **own})).json()["choices"][0][
-            "message"
-        ]
-        history = [*user(chat(RED))["messages"], message, *user(chat(BLUE))["messages"]]
-        await client.post(CHAT, json={"model": MODEL, "messages": history, **own})
-    first, second = engine.seen
-    assert second.prompt[: len(first.prompt) + len(pieces)] == first.prompt + pieces
+        first = await client.post(CHAT, json={"model": MODEL, **user(chat(RED)), **own})
+        message = first.json()["choices"][0]["message"]
+        history = [*user(*map(chat, earlier))["messages"], message, *user(chat(BLUE))["messages"]]
+        second = await client.post(CHAT, json={"model": MODEL, "messages": history, **own})
+    return engine.seen[0].prompt + pieces, second.headers.get("x-dovetail-repairs", "")
+
+
+async def test_a_recorded_answer_keeps_its_tokens_beside_pictures(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    begins, repairs = await two_turns(engine, tok, RED)
+    second = engine.seen[1]
+    assert second.prompt[: len(begins)] == begins and not repairs
     assert [picture.data for picture in second.pictures] == [RED, BLUE]
+
+
+@pytest.mark.parametrize("earlier", [(BLUE,), (RED, RED), (BLUE, RED), ()], ids=["changed", "more", "other", "none"])
+async def test_a_record_is_of_the_pictures_before_it(
+    engine: ScriptedEngine, tok: Tokenizer, earlier: tuple[bytes, ...]
+) -> None:
+    """An answer about another picture is no answer of this conversation, though the places are the same tokens."""
+    begins, repairs = await two_turns(engine, tok, *earlier)
+    assert engine.seen[1].prompt[: len(begins)] != begins
+    assert "record_changed" in repairs
+
+
+async def test_prompts_with_other_pictures_are_not_the_same(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    async with in_process(engine, tok) as client:
+        for data in (RED, BLUE, RED):
+            await client.post(CHAT, json={"model": MODEL, **user(chat(data))})
+    red, blue, again = engine.seen
+    assert red.prompt == blue.prompt and red.seen != blue.seen and red.seen == again.seen
+    place = red.prompt.index(tok.control[PLACE])
+    assert red.seen[place] == hashlib.sha256(RED).hexdigest()
+
+
+async def test_a_response_that_is_stored_has_its_pictures_again(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path
+) -> None:
+    settings = Settings(served_model_name=MODEL, response_store=tmp_path / "responses.db", max_body_bytes=600)
+    async with in_process(engine, tok, settings) as client:
+        body = {"model": MODEL, "input": [{"role": "user", "content": [part(RED), part(BLUE)]}]}
+        first = (await client.post(RESPONSES, json=body)).json()
+        more = {"model": MODEL, "input": "and now?", "previous_response_id": first["id"]}
+        again = await client.post(RESPONSES, json=more)
+        assert again.status_code == 200, again.text
+    one, two = engine.seen
+    assert [picture.data for picture in two.pictures] == [RED, BLUE]
+    end = len(one.prompt) - one.prompt[::-1].index(tok.control[PLACE])
+    assert two.seen[:end] == one.seen[:end]

@@ -27,6 +27,7 @@ RECORDS = st.builds(
     opening=TOKENS,
     message=DIGESTS,
     reasoning=DIGESTS | st.just(b""),
+    pictures=DIGESTS | st.just(b""),
 )
 ONE = Record((5, 70_000, 5), True, "content", (1, 2), b"12345678", b"")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.backends.remote.engine import Affinity, choose
+from dovetail.completion import Completion, Picture
 
 BLOCK = 2
 SERVERS = ["a", "b", "c"]
@@ -70,3 +72,18 @@ def test_idle_servers_take_turns() -> None:
         order.append(server)
         loads[server] = (0, loads[server][1] + 1)
     assert order == SERVERS * 2
+
+
+def test_a_prompt_with_another_picture_is_another_prefix() -> None:
+    def prefixes(data: bytes) -> list[int]:
+        picture = Picture(data, "image/png", hashlib.sha256(data).hexdigest())
+        return affinity.prefixes(Completion((1, 9, 2, 3), 1, pictures=(picture,), picture_token=9).seen)
+
+    affinity = Affinity(block=2)
+    assert prefixes(b"a") == prefixes(b"a")
+    assert not set(prefixes(b"a")) & set(prefixes(b"b"))
+
+
+def test_a_place_that_the_model_wrote_has_no_picture() -> None:
+    picture = Picture(b"a", "image/png", "digest")
+    assert Completion((9, 1, 9), 1, pictures=(picture,), picture_token=9).seen == ("digest", 1, 9)

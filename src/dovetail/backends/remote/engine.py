@@ -5,7 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing
 
 from dovetail.backends.remote.crash_suspects import CrashSuspects
@@ -35,7 +45,7 @@ class Affinity:
     def __len__(self) -> int:
         return len(self._servers)
 
-    def prefixes(self, prompt: Sequence[int]) -> list[int]:
+    def prefixes(self, prompt: Sequence[Hashable]) -> list[int]:
         """A hash for each prefix of `prompt` in whole blocks, from the shortest to the longest."""
         hashes: list[int] = []
         before = 0
@@ -193,7 +203,7 @@ class RemoteEngine:
 
     async def _complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
         _ = self.info
-        prefixes = self._affinity.prefixes(completion.prompt)
+        prefixes = self._affinity.prefixes(completion.seen)
         tried: set[str] = set()  # servers that were full or lost
         busy: list[EngineBusy] = []
         losses = sends = 0
@@ -234,8 +244,7 @@ class RemoteEngine:
 
     async def _from(self, server: Server, completion: Completion) -> AsyncGenerator[TokenBatch]:
         """Stream the answer of `server`. Any error of a server that did not survive it becomes a `ServerLost`."""
-        pictures = tuple(picture.sha256 for picture in completion.pictures)
-        prompt, life, answered = hash((completion.prompt, pictures)), server.life, False
+        prompt, life, answered = hash(completion.seen), server.life, False
         self._suspects.check(prompt, _now())
         self._suspects.begin(prompt, life)
         try:

@@ -23,6 +23,7 @@ import msgspec
 from dovetail.custom_tools import with_functions
 from dovetail.events import Message, fold
 from dovetail.formats.base import Tools
+from dovetail.formats.parts import PICTURES
 from dovetail.formats.prompts.history import Repair
 from dovetail.formats.prompts.splicing import Spelling
 from dovetail.gateway.records.record import (
@@ -31,6 +32,7 @@ from dovetail.gateway.records.record import (
     Record,
     RecordRefused,
     Sealer,
+    digest_of_pictures,
     digests_of_answer,
     digests_of_history,
 )
@@ -45,24 +47,39 @@ _BYTES = 16  # half of SHA-256, the least that RFC 2104 recommends
 
 
 def recorded_answers(
-    messages: Sequence[Mapping[str, Any]], tools: Tools, sealer: Sealer
+    messages: Sequence[Mapping[str, Any]], tools: Tools, sealer: Sealer, pictures: Sequence[str] = ()
 ) -> tuple[dict[int, Record], list[Repair]]:
-    """The records that count, by the numbers of their messages, and a report of each other one."""
+    """The records that count, by the numbers of their messages, and a report of each other one.
+
+    `pictures`: the digests of the pictures, by the numbers that their parts have.
+    """
     records: dict[int, Record] = {}
     reports: list[Repair] = []
+    before: list[int] = []
     for i, message in enumerate(with_functions(messages)):
+        before += picture_numbers(message)
         extension = message.get("dovetail")
         if not isinstance(extension, Mapping) or extension.get("record") in (None, ""):
             continue
         try:
-            records[i] = _record(message, extension["record"], tools, sealer)
+            records[i] = _record(message, extension["record"], tools, sealer, [pictures[number] for number in before])
         except RecordRefused as refused:
             reports.append(Repair(refused.kind, f"messages[{i}].dovetail.record", KINDS[refused.kind]))
     return records, reports
 
 
-def _record(message: Mapping[str, Any], text: Any, tools: Tools, sealer: Sealer) -> Record:
-    """The record in `text`. Raises `RecordRefused` if it does not count."""
+def picture_numbers(message: Mapping[str, Any]) -> list[int]:
+    """The numbers of the pictures in `message`."""
+    content = message.get("content")
+    parts = content if isinstance(content, list | tuple) else ()
+    return [part["number"] for part in parts if part["type"] in PICTURES]
+
+
+def _record(message: Mapping[str, Any], text: Any, tools: Tools, sealer: Sealer, pictures: Sequence[str]) -> Record:
+    """The record in `text`. Raises `RecordRefused` if it does not count.
+
+    `pictures`: the digests of those before the message.
+    """
     if not isinstance(text, str):
         raise RecordRefused("record_invalid")
     record = sealer.open(text)
@@ -70,6 +87,8 @@ def _record(message: Mapping[str, Any], text: Any, tools: Tools, sealer: Sealer)
         raise RecordRefused("record_changed")
     answer, reasoning = digests_of_history(message, tools)
     if answer != record.message or reasoning not in (b"", record.reasoning):
+        raise RecordRefused("record_changed")
+    if record.pictures != digest_of_pictures(pictures):
         raise RecordRefused("record_changed")
     return record
 
@@ -127,7 +146,8 @@ class AnswerRecorder:
 
     `start` tells how they begin; None if their first tokens are not known, because the turn continues a text.
     `new_reader` makes a reader of a choice's answer, given whether reasoning is open at its beginning. `tools`, `stop`:
-    the request's tools and stop strings. `end_ids`: the tokens that end a turn.
+    the request's tools and stop strings. `end_ids`: the tokens that end a turn. `pictures`: the digest of those that
+    the model saw.
     """
 
     def __init__(
@@ -139,6 +159,7 @@ class AnswerRecorder:
         tools: Tools,
         stop: Sequence[str],
         end_ids: frozenset[int],
+        pictures: bytes = b"",
     ) -> None:
         self._sealer = sealer
         self._tokenizer = tokenizer
@@ -147,6 +168,7 @@ class AnswerRecorder:
         self._tools = tools
         self._stop = stop
         self._end_ids = end_ids
+        self._pictures = pictures
         #: The choices without a record.
         self._left_out: set[int] = set()
         #: The last record of each choice, which is made in a thread before the response with it is written.
@@ -186,7 +208,7 @@ class AnswerRecorder:
         answer, left_open = _read(new_reader, segments, "length" if end is None else "stop")
         message, reasoning = digests_of_answer(answer, self._tools)
         whole = (*start.ids, *spelling)
-        record = Record(whole, end is not None, left_open, tuple(start.opening), message, reasoning)
+        record = Record(whole, end is not None, left_open, tuple(start.opening), message, reasoning, self._pictures)
         return self._sealer.seal(record)
 
     def _segments(self, ids: Sequence[int]) -> tuple[list[Segment], bool]:

@@ -31,7 +31,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
     {
         "record_invalid": "a record that this server's key did not make, or that was changed or cut",
         "record_foreign": "a record of another model: its tokens mean something else here",
-        "record_changed": "a record of another message: text, calls or ids have changed since it was made",
+        "record_changed": "a record of another message: text, calls or ids have changed since it was made, or the "
+        "pictures before it",
     }
 )
 RecordKind = Literal["record_invalid", "record_foreign", "record_changed"]
@@ -45,7 +46,7 @@ _DIGEST_BYTES = 8
 _TAG_BYTES = 16
 _MAX_EXACT = 2**53  # the integers up to here are the same in every client's numbers
 _VERSION = b"\x01"
-_ENDED, _REASONED, _IN_CONTENT, _IN_REASONING = 1, 2, 4, 8
+_ENDED, _REASONED, _IN_CONTENT, _IN_REASONING, _SEES = 1, 2, 4, 8, 16
 #: Where the flags are, after version and model, and where the digest of the message ends.
 _FLAGS = 1 + _DIGEST_BYTES
 _HEAD = _FLAGS + 1 + _DIGEST_BYTES
@@ -64,6 +65,7 @@ class Record(msgspec.Struct, frozen=True):
     `opening`: the tokens of the generation prompt before the answer, from which it continues.
     `message`: the digest of its content and calls (`digests_of_answer`).
     `reasoning`: the digest of its reasoning; b"" if there is none.
+    `pictures`: the digest of the pictures before it (`digest_of_pictures`).
     """
 
     ids: tuple[int, ...]
@@ -72,6 +74,7 @@ class Record(msgspec.Struct, frozen=True):
     opening: tuple[int, ...]
     message: bytes
     reasoning: bytes
+    pictures: bytes = b""
 
 
 class RecordRefused(Exception):
@@ -99,7 +102,8 @@ class Sealer:
             return ""
         flags = _ENDED * record.ended | _REASONED * bool(record.reasoning)
         flags |= _IN_CONTENT * (record.open == "content") | _IN_REASONING * (record.open == "reasoning")
-        head = _VERSION + self._model + bytes((flags,)) + record.message + record.reasoning
+        flags |= _SEES * bool(record.pictures)
+        head = _VERSION + self._model + bytes((flags,)) + record.message + record.reasoning + record.pictures
         body = head + _packed((len(record.opening), *record.opening, *record.ids))
         return base64.b64encode(body + self._tag(body)).decode()
 
@@ -110,8 +114,10 @@ class Sealer:
             raise RecordRefused("record_invalid")
         if body[1:_FLAGS] != self._model:
             raise RecordRefused("record_foreign")
-        flags, reasoning_end = body[_FLAGS], _HEAD + (_DIGEST_BYTES if body[_FLAGS] & _REASONED else 0)
-        count, *ids = _unpacked(body[reasoning_end:])
+        flags = body[_FLAGS]
+        reasoning_end = _HEAD + (_DIGEST_BYTES if flags & _REASONED else 0)
+        pictures_end = reasoning_end + (_DIGEST_BYTES if flags & _SEES else 0)
+        count, *ids = _unpacked(body[pictures_end:])
         # The tag vouches for what follows, but not for the version of the code that wrote it.
         if count > len(ids) or max(ids, default=0) >= self._vocab_size:
             raise RecordRefused("record_invalid")
@@ -122,6 +128,7 @@ class Sealer:
             opening=tuple(ids[:count]),
             message=body[_FLAGS + 1 : _HEAD],
             reasoning=body[_HEAD:reasoning_end],
+            pictures=body[reasoning_end:pictures_end],
         )
 
     def _authentic(self, text: str) -> bytes:
@@ -215,6 +222,12 @@ def digests_of_history(message: Mapping[str, Any], tools: Tools = None) -> tuple
     return _digest(_shown(_text(message.get("content")), calls, tools)), _digest_of_reasoning(
         next((text for text in reasoning if isinstance(text, str) and text), "")
     )
+
+
+def digest_of_pictures(sha256s: Iterable[str]) -> bytes:
+    """The digest of pictures, by those of their files in order; b"" if there is none."""
+    digests = [*sha256s]
+    return _digest(digests) if digests else b""
 
 
 def _digest_of_reasoning(reasoning: str) -> bytes:

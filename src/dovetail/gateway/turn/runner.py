@@ -21,8 +21,15 @@ from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.formats import turn as formats
 from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import UNMARKED_CALL, Repair
-from dovetail.gateway.records.answers import AnswerRecorder, AnswerStart, Signatures, recorded_answers, spelling
-from dovetail.gateway.records.record import Sealer, model_digest
+from dovetail.gateway.records.answers import (
+    AnswerRecorder,
+    AnswerStart,
+    Signatures,
+    picture_numbers,
+    recorded_answers,
+    spelling,
+)
+from dovetail.gateway.records.record import Sealer, digest_of_pictures, model_digest
 from dovetail.gateway.turn.continuation import Continuation
 from dovetail.gateway.turn.guards import AnswerGuards, must_speak
 from dovetail.gateway.turn.logprobs import Speller
@@ -143,7 +150,8 @@ class TurnRunner:
 
     def _written(self, request: TurnRequest) -> WrittenPrompt:
         """The prompt of `request`, with the tokens of its recorded answers, and all repairs."""
-        records, reports = recorded_answers(request.messages, request.tools, self._sealer)
+        digests = request.picture_digests
+        records, reports = recorded_answers(request.messages, request.tools, self._sealer, digests)
         # An answer in which the model wrote a place for a picture is rendered from its text: no picture is there.
         answers = {
             i: spelling(record, self._tokenizer) for i, record in records.items() if self._place not in record.ids
@@ -225,6 +233,7 @@ class TurnRunner:
                     reasoning_budget=budget,
                     recorded=recorded,
                     pictures=tuple(picture for picture in pictures if isinstance(picture, Picture)),
+                    picture_token=self._place,
                 ),
                 functools.partial(new_reader, choice, language.left_open),
             )
@@ -320,8 +329,17 @@ class TurnRunner:
     def _recorder(
         self, request: TurnRequest, start: Callable[[], AnswerStart | None], new_reader: Callable[[int, bool], Reader]
     ) -> AnswerRecorder:
-        end_ids = self._end_ids.union(request.stop_token_ids)
-        return AnswerRecorder(self._sealer, self._tokenizer, start, new_reader, request.tools, request.stop, end_ids)
+        digests = request.picture_digests
+        return AnswerRecorder(
+            self._sealer,
+            self._tokenizer,
+            start,
+            new_reader,
+            request.tools,
+            request.stop,
+            self._end_ids.union(request.stop_token_ids),
+            digest_of_pictures(digests[number] for each in request.messages for number in picture_numbers(each)),
+        )
 
     def _prepare_raw(self, request: TurnRequest, recorded: bool) -> PreparedTurn:
         """The turn of raw prompts: no tools, no grammar, no repairs."""

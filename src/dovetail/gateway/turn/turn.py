@@ -45,6 +45,7 @@ def completion_of(
     reasoning_budget: int | None = None,
     recorded: bool = False,
     pictures: tuple[Picture, ...] = (),
+    picture_token: int | None = None,
 ) -> Completion:
     """The completion of a choice, with a request id, a seed and a constraint of its own.
 
@@ -71,6 +72,7 @@ def completion_of(
         request_id=request.id if choice == 0 else f"{request.id}-{choice}",
         trace_context=request.trace.context,
         pictures=pictures,
+        picture_token=picture_token,
     )
 
 

@@ -49,9 +49,8 @@ def responses_routes(serving: Serving) -> list[Route]:
         def make(body: bytes, account: Account | None) -> T:
             owner = owner_of(settings.api_key) if account is None else owner_named(account.name)
             summaries = SealedText(settings.record_key, owner)
-            return exchange(
-                body, store_of(store, account), settings.max_body_bytes, summaries, sees=lambda: serving.runner.sees
-            )
+            size = max(settings.max_body_bytes, serving.runner.if_it_sees(settings.picture_body_bytes))
+            return exchange(body, store_of(store, account), size, summaries, sees=lambda: serving.runner.sees)
 
         return make
 
