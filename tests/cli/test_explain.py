@@ -24,6 +24,7 @@ from dovetail.gateway.observe.recording import (
     RecordedLogprob,
     RecordedMessage,
     RecordedOptions,
+    RecordedPicture,
     RecordedPrompt,
     RecordedRepair,
     RecordedStep,
@@ -204,6 +205,7 @@ def test_a_recording_on_one_screen(dovetail: Dovetail, tmp_path: Path) -> None:
         messages=(RecordedMessage(0, "lo", "Hel", (Call("a", "one", "{}"),)), RecordedMessage(1, "", "", ())),
         grammar="start: any",
         times={"first": 0.25},
+        pictures=(RecordedPicture("ab12", "image/png", 1234), RecordedPicture("", "image/gif", 5, b"12345")),
     )
     done = dovetail("explain", write(tmp_path, it))
     assert (done.returncode, done.stderr) == (0, "")
@@ -213,6 +215,7 @@ def test_a_recording_on_one_screen(dovetail: Dovetail, tmp_path: Path) -> None:
     assert "0.500 s choice 0    2/4  «Hel»‹lo› you  call 1 one  end of call 1  stray_marker x" in lines
     assert "0.500 s choice 1      ?  a⏎b<|e|>…" in lines
     assert "0.500 s choice 0    2/4  «Hel»‹lo› you  invalid_type  tool_calls" in lines
+    assert "1  image/png  1,234 bytes  sha256 ab12" in lines and "2  image/gif  5 bytes" in lines
     assert "call      a  one({})" in lines and "start: any" not in done.stdout
     assert "start: any" in dovetail("explain", write(tmp_path, it), "--all").stdout
     shown = json.loads(dovetail("explain", write(tmp_path, it), "--json").stdout)
@@ -286,6 +289,7 @@ def test_hostile_text_in_any_field_is_shown_as_text(dovetail: Dovetail, tmp_path
         messages=(RecordedMessage(0, f, g, (Call(h, i, j),)),),
         times={k: 1.0},
         left_out=(m,),
+        pictures=(RecordedPicture(a, b, -1),),
     )
     done = dovetail("explain", write(tmp_path, it), "--all")
     assert (done.returncode, done.stderr) == (0, "")
@@ -362,6 +366,7 @@ CHANGES: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
         ("choice 1, token 0", "the end after ''", "'Hel' (id 5) after ''"),
     ),
     "a tokenizer": ({"tokenizer": RecordedTokenizer("ab", 9)}, ("tokenizer", "null", '"ab"')),
+    "a picture": ({"pictures": (RecordedPicture("ab", "image/png", 3),)}, ("pictures", "0 items", "1 items")),
     "an error": ({"error": RecordedError("E", "m")}, ("error", "null", '{"type":"E","message":"m"}')),
 }
 

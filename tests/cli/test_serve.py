@@ -307,6 +307,10 @@ def test_where_requests_are_recorded(pair: Path, tmp_path: Path) -> None:
     limits = {"record_count": 7, "record_size": 4096, "record_age": 0.5, "record_redact": True}
     options = serve.recording_options(resolve(target, {"record": str(folder), "record_when": "requested", **limits}))
     assert options == RecordingOptions(folder, RecordingLimits(7, 4096, 43200), redact=True, when="requested")
+    kept = serve.recording_options(resolve(target, {"record": str(folder), "record_pictures": True}))
+    assert kept == RecordingOptions(folder, pictures=True)
+    with pytest.raises(PlanError, match="leave one of them out"):
+        serve.recording_options(resolve(target, {"record": str(folder), "record_pictures": True, **limits}))
     (tmp_path / "file").touch()
     with pytest.raises(PlanError, match="cannot be a folder"):
         serve.recording_options(resolve(target, {"record": str(tmp_path / "file")}))

@@ -18,7 +18,7 @@ from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.observe import capture, recording_folder
-from dovetail.gateway.observe.capture import MOST_BODY, CapturedBodies, CapturedBody
+from dovetail.gateway.observe.captured_bodies import MOST_BODY, CapturedBodies, CapturedBody
 from dovetail.gateway.observe.recording import decode
 from dovetail.gateway.observe.recording_folder import RecordingOptions, When
 from dovetail.gateway.observe.request_report import APIS
@@ -109,18 +109,18 @@ def test_captured_bodies_never_exceed_their_room(steps: list[tuple[bool, int]]) 
             captured.pop(size % len(captured)).release()
         else:
             before = sum(len(each.data or b"") for each in captured)
-            captured.append(room.capture(b"x" * size))
+            captured.append(room.capture(b"x" * size, 100))
             assert (captured[-1].data is not None) == (before + size <= 100)
         assert sum(len(each.data or b"") for each in captured) <= 100
     for each in captured:
         each.release()
         each.release()
-    assert room.capture(b"x" * 100).data is not None
+    assert room.capture(b"x" * 100, 100).data is not None
 
 
 def test_a_body_that_is_too_large_is_not_captured() -> None:
-    assert CapturedBodies().capture(bytes(MOST_BODY)).data is not None
-    assert CapturedBodies().capture(bytes(MOST_BODY + 1)).data is None
+    assert CapturedBodies().capture(bytes(MOST_BODY), MOST_BODY).data is not None
+    assert CapturedBodies().capture(bytes(MOST_BODY + 1), MOST_BODY).data is None
 
 
 async def test_running_and_waiting_requests_share_the_room_and_give_it_back(
@@ -167,4 +167,4 @@ async def test_a_recording_that_is_dropped_gives_the_room_back(
     async with recording_when(engine, tok, tmp_path, "always") as client:
         for _ in range(3):
             assert (await client.post(path, json=body | {"model": MODEL})).status_code == 200
-    assert not files(tmp_path) and rooms[0].capture(bytes(1000)).data is not None
+    assert not files(tmp_path) and rooms[0].capture(bytes(1000), 1000).data is not None

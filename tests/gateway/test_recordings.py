@@ -46,10 +46,10 @@ CALL = Message(reasoning="hmm", calls=(Call("functions.look_up:0", "look_up", '{
 
 @asynccontextmanager
 async def recorded(
-    engine: ScriptedEngine, tok: Tokenizer, folder: Path, *, redact: bool = False, **more: Any
+    engine: ScriptedEngine, tok: Tokenizer, folder: Path, *, redact: bool = False, pictures: bool = False, **more: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """The gateway, which records into `folder`; all recordings are written at its end."""
-    options = RecordingOptions(folder, redact=redact)
+    options = RecordingOptions(folder, redact=redact, pictures=pictures)
     app = create_app(engine, KimiK25(), tok, Settings(served_model_name=MODEL, recordings=options, **more))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
@@ -289,9 +289,9 @@ def test_a_recording_that_is_too_large_loses_its_parts_in_order() -> None:
 async def test_nothing_is_gathered_once_recording_has_stopped(tok: Tokenizer, tmp_path: Path) -> None:
     captures = Captures(RecordingOptions(tmp_path), tok)
     report = RequestReport(method="POST", path="/", id="a", peer="")
-    assert type(captures.begin(b"{}", report)) is Capture
+    assert type(await captures.begin(b"{}", report)) is Capture
     captures._folder.stopped = True
-    assert captures.begin(b"{}", report) is None
+    assert await captures.begin(b"{}", report) is None
 
 
 def test_details_of_defects_are_redacted() -> None:

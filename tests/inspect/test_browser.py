@@ -28,6 +28,7 @@ from dovetail.gateway.observe.recording import (
     RecordedError,
     RecordedLogprob,
     RecordedMessage,
+    RecordedPicture,
     RecordedPrompt,
     RecordedRepair,
     RecordedTokenizer,
@@ -36,6 +37,7 @@ from dovetail.gateway.observe.recording import (
 )
 from dovetail.gateway.observe.recording_folder import RecordingOptions
 from tests.demo_server import demo_server
+from tests.gateway.test_pictures_seen import RED
 from tests.inspect.files import recording, step, with_call, write
 
 #: The folder that browser.sh has filled.
@@ -376,6 +378,26 @@ def hostile() -> Recording:
                     refused=(Token(1, text),), logprobs=(RecordedLogprob(-1.0, ((text, -1.0),)),) * 2),),
         messages=(RecordedMessage(0, long, long, (call,)),), error=RecordedError(text, text), left_out=(text,),
     )  # fmt: skip
+
+
+def test_a_picture_is_shown_if_its_file_was_recorded(opened: Opened, shelf: tuple[str, Path]) -> None:
+    address, folder = shelf
+    pictures = (
+        RecordedPicture("ab" * 32, "image/png", len(RED), RED),
+        RecordedPicture("cd" * 32, "image/png", 12_345),
+        RecordedPicture("ef" * 32, "text/html", 3, b"<b>"),
+    )
+    write(folder, "pictures", recording(pictures=pictures), 8)
+    page = opened("#/request/pictures", at=address)
+    page.wait_for_selector(".pictures img")
+    (width,) = page.eval_on_selector_all(".pictures img", "images => images.map(image => image.naturalWidth)")
+    assert width == 1
+    assert texts(page, ".pictures figcaption") == [
+        f"1: image/png, {len(RED)} bytes sha256 abababababab",
+        "2: image/png, 12,345 bytes sha256 cdcdcdcdcdcd",
+        "3: text/html, 3 bytes sha256 efefefefefef",
+    ]
+    (folder / "pictures.recording.json").unlink()
 
 
 def test_hostile_text_in_every_field_is_shown_as_text(opened: Opened, shelf: tuple[str, Path]) -> None:

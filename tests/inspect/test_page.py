@@ -72,6 +72,7 @@ async def test_the_page_and_all_that_it_loads_are_served_with_a_strict_policy(
             assert response.status_code == 200
             policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
             assert policy.pop("require-trusted-types-for") == "'script'"
+            assert policy.pop("img-src") == "'self' data:"  # data: is a picture that a recording has
             assert set(policy.values()) == {"'none'", "'self'"} and policy["default-src"] == "'none'"
             assert policy["frame-ancestors"] == "'none'" and headers["x-frame-options"] == "DENY"
             assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"

@@ -111,6 +111,7 @@ def _show(recording: Recording, findings: Sequence[Finding], page: _Page) -> Non
     page.repairs(recording)
     if recording.prompt is not None:
         page.prompt(recording.prompt)
+    page.pictures(recording)
     if recording.grammar is not None and page.whole:
         page.heading("grammar")
         page.line((recording.grammar, ""))
@@ -182,6 +183,13 @@ class _Page:
             cut = f"\n[… {len(text) - most:,} characters; --all shows them …]\n"
             text = Text.assemble(text[: most // 2], (cut, "dim"), text[len(text) - most // 2 :])
         self._console.print(text)
+
+    def pictures(self, recording: Recording) -> None:
+        if recording.pictures:
+            self.heading("pictures")
+        for number, picture in enumerate(recording.pictures, start=1):
+            digest = f"  sha256 {picture.sha256}" if picture.sha256 else ""
+            self.line((f"  {number}  {picture.media_type}  {picture.size:,} bytes{digest}", ""))
 
     def steps(self, recording: Recording) -> None:
         steps, options = recording.steps, recording.options

@@ -211,7 +211,10 @@ def recording_options(plan: Plan) -> RecordingOptions | None:
     days = plan.value("record_age")
     age = {} if days is None else {"age": days * _SECONDS_OF_A_DAY}
     when: When = plan.value("record_when") or "always"
-    return RecordingOptions(folder, RecordingLimits(**options, **age), bool(plan.value("record_redact")), when)
+    redact, pictures = (bool(plan.value(name)) for name in ("record_redact", "record_pictures"))
+    if redact and pictures:
+        raise PlanError("record_pictures keeps what clients sent, and record_redact does not: leave one of them out")
+    return RecordingOptions(folder, RecordingLimits(**options, **age), redact, when, pictures)
 
 
 def server_options(plan: Plan) -> ServerOptions:

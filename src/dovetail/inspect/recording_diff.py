@@ -45,6 +45,7 @@ def _differences(first: Recording, second: Recording) -> list[Difference]:
         *_fields("repairs", _repairs(first), _repairs(second)),
         *_fields("options", msgspec.to_builtins(first.options), msgspec.to_builtins(second.options)),
         *_prompt(first, second),
+        *_fields("pictures", *([picture.sha256 for picture in each.pictures] for each in (first, second))),
         *_fields("grammar", first.grammar, second.grammar),
         *_answers(first, second),
         *_fields("error", msgspec.to_builtins(first.error), msgspec.to_builtins(second.error)),

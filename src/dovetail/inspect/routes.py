@@ -34,10 +34,11 @@ PATH = "/inspect"
 _FOLDER = Path(__file__).parent / "page"
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 #: Nothing is loaded from elsewhere, nothing runs but the modules, no other page shows this one in a frame, and no text
-#: becomes HTML.
+#: becomes HTML. The pictures of a recording are data: URLs.
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
 )
 _PAGE_HEADERS = {
     "content-security-policy": _POLICY,

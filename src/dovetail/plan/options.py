@@ -658,6 +658,7 @@ OPTIONS: tuple[Option, ...] = (
         "(default: always)",
     ),
     _serving("record_redact", bool | None, "record lengths in place of texts (default: no)"),
+    _serving("record_pictures", bool | None, "record the files of pictures too (default: no, their digests)"),
     _serving(
         "record_count",
         _Count | None,

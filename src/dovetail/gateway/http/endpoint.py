@@ -100,7 +100,8 @@ class Endpoint:
         try:
             serving.draining.check()
             async with serving.bodies.read(Request(scope, receive)) as body:
-                if serving.captures is not None and (capture := serving.captures.begin(body.data, report)) is not None:
+                captures = serving.captures
+                if captures is not None and (capture := await captures.begin(body.data, report)) is not None:
                     observers.append(capture)
                 await while_connected(receive, self._answer(body, send, observers, scope))
         except BaseException as error:

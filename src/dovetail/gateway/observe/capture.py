@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
 from starlette.requests import ClientDisconnect
 
+from dovetail.completion import Picture
 from dovetail.errors import DovetailError
 from dovetail.events import Call, Event, fold
+from dovetail.gateway.observe.captured_bodies import (
+    MOST_BODY,
+    NO_FILE,
+    CapturedBodies,
+    CapturedBody,
+    CapturedPicture,
+    without_pictures,
+)
 from dovetail.gateway.observe.grammar_replay import Allowed, GrammarReplay, MaskBudget
 from dovetail.gateway.observe.recording import (
     MOST_BYTES,
@@ -28,6 +36,7 @@ from dovetail.gateway.observe.recording import (
     RecordedLogprob,
     RecordedMessage,
     RecordedOptions,
+    RecordedPicture,
     RecordedPrompt,
     RecordedRepair,
     RecordedStep,
@@ -54,11 +63,6 @@ _MOST_STEPS = 32_768
 #: The most masks that are computed for a recording, and the most seconds that this may take. A mask takes about
 #: 0.05 ms, and a hundred times as long for some grammars.
 _MOST_MASKS, _MASKS_S = 16_384, 1.0
-#: The most bytes of a body in a recording.
-MOST_BODY = 1024 * 1024
-#: The most bytes of all bodies that wait for their recordings. They are beyond the memory that `--body-memory` bounds,
-#: which a body leaves before the engine begins.
-MOST_BODIES = 64 * 1024 * 1024
 
 
 class Captured(NamedTuple):
@@ -71,6 +75,12 @@ class Captured(NamedTuple):
     steps_left_out: int
     error: BaseException | None
     ended: float
+    pictures: Sequence[CapturedPicture] = ()
+
+    def release(self) -> None:
+        """Drop what the client sent."""
+        for captured in (self.body, *(picture.file for picture in self.pictures)):
+            captured.release()
 
 
 class Capture(Observer):
@@ -81,6 +91,7 @@ class Capture(Observer):
         self._body = body
         self._report = report
         self._turn: PreparedTurn | None = None
+        self._pictures: Sequence[CapturedPicture] = ()
         self._steps: list[tuple[float, Step]] = []
         self._left_out = 0
 
@@ -88,6 +99,10 @@ class Capture(Observer):
         self._turn = turn
         if not turn.recorded:
             self._body.release()
+        elif turn.request.pictures:
+            # The files are dropped here, because recordings wait longer than requests run.
+            self._pictures = [*map(self._captures.picture, turn.choices[0].completion.pictures)]
+            self._turn = _without_files(turn)
 
     def step(self, step: Step) -> None:
         if self._turn is None or not self._turn.recorded:
@@ -100,8 +115,11 @@ class Capture(Observer):
     def ended(self, error: BaseException | None) -> None:
         ended = time.perf_counter()
         if self._turn is None or self._turn.recorded:
-            captured = Captured(self._body, self._report, self._turn, self._steps, self._left_out, error, ended)
-            self._captures.put(captured)
+            self._captures.put(
+                Captured(
+                    self._body, self._report, self._turn, self._steps, self._left_out, error, ended, self._pictures
+                )
+            )
 
 
 class Captures:
@@ -115,11 +133,19 @@ class Captures:
         self._tokenizer = tokenizer
         self._recorded_tokenizer = RecordedTokenizer(model_digest("", tokenizer).hex(), tokenizer.vocab_size)
 
-    def begin(self, body: bytes, report: RequestReport) -> Capture | None:
+    async def begin(self, body: bytes, report: RequestReport) -> Capture | None:
         """The capture of the request with this body; None if nothing is written any more."""
         if self._folder.stopped:
             return None
-        return Capture(self, self._bodies.capture(body), report)
+        if len(body) > MOST_BODY:
+            body = await asyncio.to_thread(without_pictures, body)
+        return Capture(self, self._bodies.capture(body, MOST_BODY), report)
+
+    def picture(self, picture: Picture) -> CapturedPicture:
+        """What is recorded of `picture`."""
+        recorded = RecordedPicture(picture.sha256, picture.media_type, len(picture.data))
+        file = self._bodies.capture(picture.data, MOST_BYTES) if self._options.pictures else NO_FILE
+        return CapturedPicture(recorded, file)
 
     def wants(self, requested: bool | None) -> bool:
         """Whether a request is recorded whose `dovetail.recording` is `requested`."""
@@ -132,7 +158,7 @@ class Captures:
         name = captured.turn.id if captured.turn is not None else f"{report.api}-{time.monotonic_ns():x}"
         make = functools.partial(self._made, captured, name)
         if not self._folder.put(f"{began:%Y%m%dT%H%M%S}.{began.microsecond // 1000:03}Z-{name}", make):
-            captured.body.release()
+            captured.release()
 
     def close(self) -> None:
         """Write the recordings that wait."""
@@ -145,66 +171,16 @@ class Captures:
                 return None
             recording = recording_of(captured, name, self._tokenizer)
         finally:
-            captured.body.release()
+            captured.release()
         recording = msgspec.structs.replace(recording, tokenizer=self._recorded_tokenizer)
         recording = redacted(recording) if self._options.redact else recording
         return encode(recording, min(MOST_BYTES, self._folder.most_bytes))
 
 
-class CapturedBody:
-    """The bytes of one body, until `release`. None if the body is too large, or if there is no room."""
-
-    def __init__(self, data: bytes | None, release: Callable[[int], None]) -> None:
-        self.data = data
-        self._release = release
-
-    def release(self) -> None:
-        """Drop the bytes. A second call does nothing."""
-        data, self.data = self.data, None
-        if data is not None:
-            self._release(len(data))
-
-    @property
-    def asks_for_recording(self) -> bool:
-        """Whether the body sets ``dovetail.recording``, for a request that was refused before anything else read it."""
-        try:
-            marked = msgspec.json.decode(self.data or b"{}", type=_Marked)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return False
-        return marked.dovetail is not None and marked.dovetail.recording is True
-
-
-class _Mark(msgspec.Struct):
-    recording: bool | None = None
-
-
-class _Marked(msgspec.Struct):
-    dovetail: _Mark | None = None
-
-
-class CapturedBodies:
-    """Room for `most_bytes` of bodies, which threads share."""
-
-    def __init__(self, most_bytes: int = MOST_BODIES) -> None:
-        self._room = most_bytes
-        self._lock = threading.Lock()
-
-    def capture(self, data: bytes) -> CapturedBody:
-        """The body `data`."""
-        with self._lock:
-            fits = len(data) <= min(MOST_BODY, self._room)
-            self._room -= len(data) * fits
-        return CapturedBody(data if fits else None, self._release)
-
-    def _release(self, size: int) -> None:
-        with self._lock:
-            self._room += size
-
-
 def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recording:
     """The recording of `captured`, whose answer has the id `name`."""
     report, turn = captured.report, captured.turn
-    body = captured.body.data
+    body = captured.body.data if captured.body.data is None else without_pictures(captured.body.data)
     left_out = ["request"] * (body is None)
     if turn is not None and len(turn.choices) > turn.request.choices:
         left_out.append("prompts after the first")
@@ -236,7 +212,16 @@ def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recordi
         stages={stage: times.busy_s for stage, times in report.trace.stages.items()},
         left_out=tuple(left_out),
         format=None if turn is None else turn.language.format.name,
+        pictures=tuple(picture.recorded for picture in captured.pictures),
     )
+
+
+def _without_files(turn: PreparedTurn) -> PreparedTurn:
+    """`turn` without its pictures, because recordings wait longer than requests run."""
+    completions = (msgspec.structs.replace(choice.completion, pictures=()) for choice in turn.choices)
+    choices = (choice._replace(completion=each) for choice, each in zip(turn.choices, completions, strict=True))
+    request = msgspec.structs.replace(turn.request, pictures=())
+    return msgspec.structs.replace(turn, request=request, choices=tuple(choices))
 
 
 def _clean(text: str) -> str:

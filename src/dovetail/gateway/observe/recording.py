@@ -60,6 +60,16 @@ class RecordedPrompt(msgspec.Struct, frozen=True):
     ids: tuple[int, ...] | None = None
 
 
+class RecordedPicture(msgspec.Struct, frozen=True):
+    """A picture that the model saw. `sha256`: the digest of its file, which has `size` bytes. `data`: the file, if
+    files are recorded and there is room."""
+
+    sha256: str
+    media_type: str
+    size: int
+    data: bytes | None = None
+
+
 class RecordedRepair(msgspec.Struct, frozen=True):
     """A repair of the history. `new`: no earlier turn of the conversation had it."""
 
@@ -165,7 +175,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     Fields are None where the request did not come that far. `events` and `message` belong to the first choice: what
     the reader told in all steps (see `joined`), and the first of `messages`. `left_out` names what did not fit.
     `grammar` is in llguidance's Lark dialect. `format` is the name of the model's format. `times` are in seconds:
-    points since the request arrived, and `stages`.
+    points since the request arrived, and `stages`. `pictures`: what the model saw, in the order of the prompt; in
+    `request`, the digest of its file stands for each.
     """
 
     kind: str = KIND
@@ -191,6 +202,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
     tokenizer: RecordedTokenizer | None = None
     format: str | None = None
+    pictures: tuple[RecordedPicture, ...] = ()
 
 
 def joined(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -232,7 +244,8 @@ def _close(whole: list[Event], pieces: list[str]) -> None:
 def encode(recording: Recording, most_bytes: int) -> bytes:
     """`recording` as JSON of at most `most_bytes`, without what does not fit."""
     data = msgspec.json.encode(recording)
-    for field, nothing in _LEAVE_OUT:
+    digests = tuple(msgspec.structs.replace(picture, data=None) for picture in recording.pictures)
+    for field, nothing in (("pictures", digests), *_LEAVE_OUT) if digests != recording.pictures else _LEAVE_OUT:
         if len(data) <= most_bytes:
             return data
         left_out = (*recording.left_out, field)

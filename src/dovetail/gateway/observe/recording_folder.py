@@ -44,12 +44,14 @@ When = Literal["always", "requested"]
 
 
 class RecordingOptions(msgspec.Struct, frozen=True):
-    """Where requests are recorded, within which limits, whether without texts, and which."""
+    """Where requests are recorded, within which limits, whether without texts, which, and whether with the files of
+    their pictures."""
 
     folder: Path
     limits: RecordingLimits = RecordingLimits()
     redact: bool = False
     when: When = "always"
+    pictures: bool = False
 
 
 class _File(NamedTuple):

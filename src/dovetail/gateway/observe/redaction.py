@@ -1,6 +1,7 @@
 """Recordings without texts: what clients and models wrote is replaced by its length.
 
-Left are names from the code, figures, control tokens, and names of fields and of the request's tools.
+Left are names from the code, figures, control tokens, and names of fields and of the request's tools. The digest of a
+picture goes too, because it tells whether it is one that the reader has.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedLogprob,
     RecordedMessage,
+    RecordedPicture,
     RecordedStep,
     Recording,
     Token,
@@ -65,6 +67,7 @@ def redacted(recording: Recording) -> Recording:
         message=None if recording.message is None else _message(recording.message, tools),
         messages=tuple(_message(message, tools) for message in recording.messages),
         error=None if error is None else msgspec.structs.replace(error, message=_length(error.message)),
+        pictures=tuple(RecordedPicture("", picture.media_type, picture.size) for picture in recording.pictures),
     )
 
 

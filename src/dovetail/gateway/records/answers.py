@@ -146,8 +146,8 @@ class AnswerRecorder:
 
     `start` tells how they begin; None if their first tokens are not known, because the turn continues a text.
     `new_reader` makes a reader of a choice's answer, given whether reasoning is open at its beginning. `tools`, `stop`:
-    the request's tools and stop strings. `end_ids`: the tokens that end a turn. `pictures`: the digest of those that
-    the model saw.
+    the request's tools and stop strings. `end_ids`: the tokens that end a turn. `pictures`: the digests of those
+    that the model sees.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class AnswerRecorder:
         tools: Tools,
         stop: Sequence[str],
         end_ids: frozenset[int],
-        pictures: bytes = b"",
+        pictures: Sequence[str] = (),
     ) -> None:
         self._sealer = sealer
         self._tokenizer = tokenizer
@@ -208,7 +208,8 @@ class AnswerRecorder:
         answer, left_open = _read(new_reader, segments, "length" if end is None else "stop")
         message, reasoning = digests_of_answer(answer, self._tools)
         whole = (*start.ids, *spelling)
-        record = Record(whole, end is not None, left_open, tuple(start.opening), message, reasoning, self._pictures)
+        pictures = digest_of_pictures(self._pictures)
+        record = Record(whole, end is not None, left_open, tuple(start.opening), message, reasoning, pictures)
         return self._sealer.seal(record)
 
     def _segments(self, ids: Sequence[int]) -> tuple[list[Segment], bool]:

@@ -225,7 +225,7 @@ def digests_of_history(message: Mapping[str, Any], tools: Tools = None) -> tuple
 
 
 def digest_of_pictures(sha256s: Iterable[str]) -> bytes:
-    """The digest of pictures, by those of their files in order; b"" if there is none."""
+    """The digest of pictures, given the digests of their files in order; b"" if there is none."""
     digests = [*sha256s]
     return _digest(digests) if digests else b""
 

@@ -29,7 +29,7 @@ from dovetail.gateway.records.answers import (
     recorded_answers,
     spelling,
 )
-from dovetail.gateway.records.record import Sealer, digest_of_pictures, model_digest
+from dovetail.gateway.records.record import Sealer, model_digest
 from dovetail.gateway.turn.continuation import Continuation
 from dovetail.gateway.turn.guards import AnswerGuards, must_speak
 from dovetail.gateway.turn.logprobs import Speller
@@ -338,7 +338,7 @@ class TurnRunner:
             request.tools,
             request.stop,
             self._end_ids.union(request.stop_token_ids),
-            digest_of_pictures(digests[number] for each in request.messages for number in picture_numbers(each)),
+            [digests[number] for each in request.messages for number in picture_numbers(each)] if digests else (),
         )
 
     def _prepare_raw(self, request: TurnRequest, recorded: bool) -> PreparedTurn:

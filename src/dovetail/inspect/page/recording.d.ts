@@ -51,6 +51,14 @@ export interface Segment {
   control: boolean;
 }
 
+/** A picture that the model saw. `data`: its file in base64, if files are recorded. */
+export interface Picture {
+  sha256: string;
+  media_type: string;
+  size: number;
+  data: string | null;
+}
+
 export interface Recording {
   id: string;
   request_id: string;
@@ -69,4 +77,5 @@ export interface Recording {
   stages: Record<string, number>;
   left_out: string[];
   tokenizer?: { digest: string } | null;
+  pictures?: Picture[];
 }

@@ -2,6 +2,7 @@
  * One request, from its messages to its message.
  *
  * @typedef {import("./recording.js").Recording} Recording
+ * @typedef {import("./recording.js").Picture} Picture
  * @typedef {import("./tokens.js").Token} Token
  */
 
@@ -22,7 +23,7 @@ export async function showRequest(main, name, signal) {
   const choices = [...new Set(recording.steps.map((/** @type {{choice: number}} */ step) => step.choice))].sort((a, b) => a - b);
   const answer = element("div", { class: "answer" });
   fill(main, head(recording), foreign(recording, server.tokenizer.digest), verdictElement(verdict), element("div", { class: "columns" },
-    element("div", { class: "wide" }, repairs(recording), prompt(recording), chooser(choices, (choice) => show(choice)), answer),
+    element("div", { class: "wide" }, repairs(recording), prompt(recording), pictures(recording.pictures ?? []), chooser(choices, (choice) => show(choice)), answer),
     element("aside", { "aria-label": "Message" }, element("h2", {}, "Message"), ...messages(recording))),
     ...more(recording, request));
   /** @param {number} choice */
@@ -76,6 +77,17 @@ function prompt(recording) {
   return element("details", { open: true },
     element("summary", {}, element("h2", {}, "Prompt"), ` ${count(tokens, "token")}${inside ? ", ends inside reasoning" : ""}`),
     segments ? promptElement(segments) : element("p", { class: "dim" }, "Its text was left out."));
+}
+
+/** The pictures of the prompt, in order. Without its file, a picture is its digest. @param {Picture[]} pictures */
+function pictures(pictures) {
+  if (!pictures.length) return null;
+  return element("details", { open: true }, element("summary", {}, element("h2", {}, "Pictures"), ` ${grouped(pictures.length)}`),
+    element("div", { class: "pictures" }, ...pictures.map(({ media_type: type, size, sha256, data }, number) => element("figure", {},
+      data && /^image\/(png|jpeg|webp|gif)$/.test(type)
+        ? element("img", { src: `data:${type};base64,${data}`, alt: `Picture ${number + 1}` }) : null,
+      element("figcaption", {}, inLine(`${number + 1}: ${type}, ${grouped(size)} bytes`),
+        sha256 ? element("span", { class: "dim", title: inLine(sha256) }, ` sha256 ${inLine(sha256.slice(0, 12))}`) : null)))));
 }
 
 /** @param {number[]} choices @param {(choice: number) => void} onChoice */
