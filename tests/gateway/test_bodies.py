@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,8 @@ from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.bodies import Bodies
 from dovetail.tokens import Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
+from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
+from tests.gateway.test_pictures_seen import RED, url
 
 pytestmark = pytest.mark.anyio
 
@@ -190,3 +192,33 @@ async def test_the_bytes_of_a_body_are_dropped_once_it_is_read(
         response = await client.post(path, content=json.dumps(asked), headers=JSON)
     assert response.status_code == 200, response.text
     assert taken and not buffered
+
+
+async def test_pictures_count_until_the_answer_ends(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    engine.ids = ids_of(Message(content="ok"), tok)
+    engine.info = msgspec.structs.replace(engine.info, pictures=True)
+    picture = {"type": "image_url", "image_url": {"url": url(RED)}}
+    text = {"type": "text", "text": "a" * 400}
+    asked = [
+        {"model": MODEL, "messages": [{"role": "user", "content": [text, part]}]}
+        for part in (picture, {"type": "text", "text": "a" * 99})
+    ]
+    settings = Settings(served_model_name=MODEL, body_memory_bytes=1000)
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    async def before(number: int) -> None:
+        begun.set()
+        await done.wait()
+
+    async with in_process(engine, tok, settings) as client:
+        for number, (first, status) in enumerate(zip(asked, (503, 200), strict=True)):
+            engine.before = before
+            begun.clear()
+            done.clear()
+            running = asyncio.create_task(client.post(PATHS[0], json=first))
+            await begun.wait()
+            other = asyncio.create_task(client.post(PATHS[0], json=asked[1]))
+            if status == 503:
+                assert (await other).status_code == 503
+            done.set()
+            assert [(await running).status_code, (await other).status_code] == [200, status], number

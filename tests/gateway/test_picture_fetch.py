@@ -139,6 +139,17 @@ async def test_a_file_that_is_too_large_is_not_read_to_its_end(monkeypatch: pyte
             await there.fetcher().fetched(asking(there.url("/a")))
 
 
+async def test_the_pictures_of_a_request_have_a_limit_together() -> None:
+    data = png()
+    async with host(a=sent(data), b=sent(data)) as there:
+        urls = [there.url("/a"), there.url("/b")]
+        for urls_, together in ((urls, 2 * len(data)), (urls[:1] * 9, len(data))):
+            request = await there.fetcher(together=together).fetched(asking(*urls_))
+            assert len(request.pictures) == len(urls_)
+        with pytest.raises(InvalidRequest, match=f"more than {2 * len(data) - 1} bytes together"):
+            await there.fetcher(together=2 * len(data) - 1).fetched(asking(*urls))
+
+
 @pytest.mark.parametrize(
     "url", ["https://other.example/a", "https://localhost.:1/a", "https://127.0.0.1/a", "https://user@localhost/a"]
 )
@@ -201,7 +212,9 @@ async def test_the_engine_gets_what_was_fetched(
     engine.ids = ids_of(Message("ok"), tok)
     engine.info = msgspec.structs.replace(engine.info, pictures=True)
     async with host(a=sent(png())) as there:
-        monkeypatch.setattr("dovetail.gateway.app.PictureFetcher", lambda hosts: there.fetcher(*hosts))
+        monkeypatch.setattr(
+            "dovetail.gateway.app.PictureFetcher", lambda hosts, together: there.fetcher(*hosts, together=together)
+        )
         settings = Settings(served_model_name=MODEL, image_hosts=("localhost",))
         async with in_process(engine, tok, settings) as client:
             answer = await client.post(path, json=body(path, there.url("/a")))

@@ -75,7 +75,7 @@ def create_app(
     )
     admission = Admission(settings.queue)
     captures = None if settings.recordings is None else Captures(settings.recordings, tokenizer)
-    fetcher = PictureFetcher(settings.image_hosts)
+    fetcher = PictureFetcher(settings.image_hosts, settings.picture_body_bytes)
     preparing, querying = FairThreads(_PREPARING, "dovetail-prepare"), FairThreads(_QUERYING, "dovetail-query")
     serving = Serving(runner, settings, metrics, bodies, Draining(), admission, preparing, querying, captures, fetcher)
     metrics.gauge("queued_requests", "Requests that wait for a place in the engine", lambda: admission.waiting)

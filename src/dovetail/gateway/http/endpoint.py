@@ -124,7 +124,8 @@ class Endpoint:
             if account is not None:
                 account.use(min(error.prompt, self._serving.runner.context))
             raise
-        body.release()
+        pictures = turn.request.picture_bytes
+        body.release(body.size + pictures if pictures else 0)  # the engine and the exchange have them until the end
         for observer in observers:
             observer.prepared(turn)
         if _LOG.isEnabledFor(logging.DEBUG):

@@ -73,12 +73,14 @@ class _CheckedResolver(AbstractResolver):
 class PictureFetcher:
     """Fetches pictures from `hosts` ("*": from all).
 
-    `allowed` tells whether an address may be called, `context` whose certificates count, `port` where hosts listen.
+    `together`: the most bytes of all pictures of a request. `allowed` tells whether an address may be called, `context`
+    whose certificates count, `port` where hosts listen.
     """
 
     def __init__(
         self,
         hosts: Collection[str],
+        together: int = 64 * 1024 * 1024,
         *,
         allowed: Callable[[str], bool] = is_public,
         context: ssl.SSLContext | None = None,
@@ -86,6 +88,7 @@ class PictureFetcher:
         seconds: float = _SECONDS,
     ) -> None:
         self._hosts = frozenset(hosts)
+        self._together = together
         self._allowed = allowed
         self._context = context
         self._port = port
@@ -101,15 +104,16 @@ class PictureFetcher:
             resolver=_CheckedResolver(self._allowed), use_dns_cache=False, force_close=True, limit=_AT_A_TIME
         )
         async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
-            files = await asyncio.gather(*(self._picture(session, picture) for picture in remote.values()))
+            room = _Room(self._together)
+            files = await asyncio.gather(*(self._picture(session, picture, room) for picture in remote.values()))
         by_url = dict(zip(remote, files, strict=True))
         pictures = (by_url[each.url] if isinstance(each, RemotePicture) else each for each in request.pictures)
         return msgspec.structs.replace(request, pictures=tuple(pictures))
 
-    async def _picture(self, session: aiohttp.ClientSession, picture: RemotePicture) -> Picture:
+    async def _picture(self, session: aiohttp.ClientSession, picture: RemotePicture, room: _Room) -> Picture:
         try:
             async with asyncio.timeout(self._seconds):
-                data = await self._file(session, picture.url)
+                data = await self._file(session, picture.url, room)
         except _Refused as refused:
             raise _invalid(picture, str(refused)) from None
         except TimeoutError:
@@ -118,7 +122,7 @@ class PictureFetcher:
             raise _invalid(picture, "its host does not answer") from error
         return await asyncio.to_thread(checked, data, picture.field)
 
-    async def _file(self, session: aiohttp.ClientSession, url: str) -> bytes:
+    async def _file(self, session: aiohttp.ClientSession, url: str, room: _Room) -> bytes:
         for _ in range(1 + _MOST_REDIRECTS):
             self._check(url)
             async with session.get(url, allow_redirects=False, ssl=self._context or True) as response:
@@ -127,7 +131,7 @@ class PictureFetcher:
                     continue
                 if response.status != 200:
                     raise _Refused(f"its host answers with HTTP status {response.status}")
-                return await _read(response)
+                return await _read(response, room)
         raise _Refused(f"it is redirected more than {_MOST_REDIRECTS} times")
 
     def _check(self, url: str) -> None:
@@ -142,10 +146,23 @@ class PictureFetcher:
             raise _Refused("it has an address where the name of a host should be")
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
+class _Room:
+    """Room for the pictures of one request, of `size` bytes."""
+
+    def __init__(self, size: int) -> None:
+        self._size = self._left = size
+
+    def take(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise _Refused(f"the pictures of the request have more than {self._size:,} bytes together")
+
+
+async def _read(response: aiohttp.ClientResponse, room: _Room) -> bytes:
     data = bytearray()
     async for piece in response.content.iter_any():
         data += piece
+        room.take(len(piece))
         if len(data) > LIMITS.size:
             raise _Refused(f"it has more than {LIMITS.size:,} bytes")
     return bytes(data)

@@ -15,7 +15,7 @@ from dovetail.errors import EngineBusy, InvalidRequest, PayloadTooLarge, WrongMe
 
 
 class Body:
-    """The body of one request. It counts as memory from its first byte until `release`."""
+    """The body of one request. It counts as memory from its first byte until `release`, and its pictures longer."""
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
@@ -52,10 +52,11 @@ class Body:
         data, self._data = self._data, b""
         return data
 
-    def release(self) -> None:
-        """Drop the bytes, and count them no longer. A second call does nothing."""
+    def release(self, kept: int = 0) -> None:
+        """Drop the bytes, and count only `kept` from now on, for what was made of them. It may be called again."""
         self._data = b""
         self._bodies.shrink(self)
+        self._bodies.grow(self, kept)
 
 
 class Bodies:

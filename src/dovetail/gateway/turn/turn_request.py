@@ -216,6 +216,11 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     trace: Trace = msgspec.field(default_factory=Trace)
 
     @property
+    def picture_bytes(self) -> int:
+        """The size of the files of `pictures`."""
+        return sum(len(picture.data) for picture in self.pictures if isinstance(picture, Picture))
+
+    @property
     def picture_digests(self) -> list[str]:
         """The digests of the files of `pictures`; "" for one that is not fetched."""
         return [picture.sha256 if isinstance(picture, Picture) else "" for picture in self.pictures]
