@@ -18,6 +18,7 @@ from dovetail.backends.remote.http import Http, Turns, split_address
 from dovetail.backends.remote.least_tokens import in_requests
 from dovetail.backends.remote.llama_cpp import LlamaCpp
 from dovetail.backends.remote.sglang import SGLang
+from dovetail.backends.remote.sglang_pictures import after_a_look
 from dovetail.backends.remote.vllm import VLLM
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
@@ -232,6 +233,8 @@ class Server:
                 seconds, what = self._deadlines.idle_s, "sent no further token"
 
     def _in_requests(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
+        if completion.pictures and self._dialect is not None and self._dialect.rereads:
+            return after_a_look(self._complete, completion)
         if self._dialect is None or self._dialect.delays_ends or not completion.min_tokens or completion.ignore_eos:
             return self._complete(completion)
         return in_requests(self._complete, completion)

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import msgspec
 
+from dovetail.backends.remote import sglang_pictures
 from dovetail.backends.remote.counters import Counted, Table
 from dovetail.backends.remote.dialect import (
     FINISHES,
@@ -29,6 +30,7 @@ from dovetail.backends.remote.dialect import (
     structural_tag,
 )
 from dovetail.backends.remote.errors import ErrorBody, refusal
+from dovetail.backends.remote.sglang_pictures import LookReader
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
@@ -41,6 +43,7 @@ class SGLang:
     scores_prompts: ClassVar[bool] = False
     delays_ends: ClassVar[bool] = True
     salts_cache: ClassVar[bool] = True
+    rereads: ClassVar[bool] = True
     # SGLang has no counter of draft tokens; `Server` adds up those that the answers report.
     table: ClassVar[Table] = {
         "running": Counted("sglang:num_running_reqs"),
@@ -59,7 +62,8 @@ class SGLang:
         info: _ServerInfo = await read(server, page, "/server_info", _ServerInfo)
         # SGLang counts the token that each verification adds as a draft token.
         drafts = max(0, (info.speculative_num_draft_tokens or 1) - 1) if info.speculative_algorithm else 0
-        return Limits(models.data[0].id, models.data[0].max_model_len, drafts)
+        pictures = await sglang_pictures.sees(page)
+        return Limits(models.data[0].id, models.data[0].max_model_len, drafts, pictures=pictures)
 
     def path_of(self, completion: Completion) -> str:
         return self.path
@@ -97,12 +101,16 @@ class SGLang:
         }
         if completion.cache_salt is not None:
             body["extra_key"] = completion.cache_salt  # its `cache_salt` is younger, and does the same
+        if completion.pictures:
+            body["image_data"] = [picture.url for picture in completion.pictures]
+        if not completion.max_tokens:
+            body |= {"stream": False, "return_prompt_token_ids": True}
         if completion.logprobs is not None:
             body |= {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": completion.logprobs}
         return body
 
-    def reader(self, completion: Completion, server: str, page: Page) -> SGLangReader:
-        return SGLangReader(completion, server)
+    def reader(self, completion: Completion, server: str, page: Page) -> SGLangReader | LookReader:
+        return SGLangReader(completion, server) if completion.max_tokens else LookReader(completion, server)
 
 
 class _ServerInfo(msgspec.Struct, frozen=True):

@@ -65,6 +65,7 @@ class VLLM:
     scores_prompts: ClassVar[bool] = True
     delays_ends: ClassVar[bool] = True
     salts_cache: ClassVar[bool] = True
+    rereads: ClassVar[bool] = False
     table: ClassVar[Table] = {
         "running": Counted("vllm:num_requests_running"),
         "waiting": Counted("vllm:num_requests_waiting"),

@@ -7,7 +7,6 @@ becomes healthy, it is asked whether it has that endpoint and a model that sees.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Mapping
 
@@ -16,7 +15,7 @@ import msgspec
 from dovetail.backends.remote.dialect import Page, least_tokens, stop_token_ids
 from dovetail.backends.remote.errors import message_of
 from dovetail.backends.remote.vocabulary import Vocabulary
-from dovetail.completion import Completion, Picture, TokenLogprob
+from dovetail.completion import Completion, TokenLogprob
 
 PATH = "/inference/v1/generate"
 #: No picture: a model that sees tries to read it, and one that does not refuses it before.
@@ -29,10 +28,6 @@ async def sees(model: str, page: Page) -> bool:
     body = {"model": model, "token_ids": [0], "content_parts": [_NO_PICTURE], "sampling_params": {"max_tokens": 1}}
     status, answer = await page(PATH, body)
     return status == 400 and _UNREADABLE.search(message_of(answer)) is not None
-
-
-def data_url(picture: Picture) -> str:
-    return f"data:{picture.media_type};base64,{base64.b64encode(picture.data).decode()}"
 
 
 def body(
@@ -52,7 +47,7 @@ def body(
         "model": fields["model"],
         "request_id": fields["request_id"],
         "token_ids": completion.prompt,
-        "content_parts": [{"type": "image_url", "url": data_url(picture)} for picture in completion.pictures],
+        "content_parts": [{"type": "image_url", "url": picture.url} for picture in completion.pictures],
         "sampling_params": sampling,
         "stream": True,
         "stream_options": {"include_usage": True},
