@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,12 @@ def test_the_build_arguments_of_the_bake_file_are_declared() -> None:
     line = next(line for line in BAKE.splitlines() if line.startswith("  args       ="))
     declared = set(re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE)) | {"SOURCE_DATE_EPOCH"}  # one of BuildKit's own
     assert set(re.findall(r"(\w+) =", line)) - {"args"} <= declared
+
+
+def test_the_gateways_lock_has_every_dependency() -> None:
+    declared = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.split(r"[\[<>=;]", each)[0] for each in declared}
+    assert names <= set(re.findall(r"^([\w-]+)==", (FOLDER / "gateway.lock").read_text(), re.MULTILINE))
 
 
 def test_the_locks_are_in_the_context() -> None:
