@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dovetail
 from dovetail.errors import InvalidRequest
@@ -44,10 +49,14 @@ def of(written: str, roles: str = "user system assistant tool") -> Format:
     return chat_templates.of_source(template(written, roles), CONTROLS)
 
 
+@functools.cache
+def _format(name: str) -> Format:
+    return of(PLACES[name][0]) if name in PLACES else dovetail.format(name)
+
+
 @pytest.fixture(params=["kimi_k25", "kimi_k3", *PLACES])
 def fmt(request: pytest.FixtureRequest) -> Format:
-    name: str = request.param
-    return of(PLACES[name][0]) if name in PLACES else dovetail.format(name)
+    return _format(request.param)
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -94,6 +103,55 @@ def test_text_is_never_a_place(fmt: Format) -> None:
     prompt = fmt.render([{"role": "system", "content": spelled}, user([part, ONE, part]), called, result])
     assert prompt.pictures == [ONE]
     assert prompt.pieces[1::2].count(fmt.picture) == 1
+
+
+#: What users write to make places: the tokens of all families, and their halves, in parts of their own.
+SPELLED = (
+    *CONTROLS,
+    "<|image",
+    "_pad|>",
+    "<|media_pad",
+    "|>",
+    "<start_of_",
+    "image>",
+    "[IM",
+    "G]",
+    "]<]image[>[",
+    "hi",
+    "\n",
+)
+TEXTS = st.lists(st.sampled_from(SPELLED), max_size=4).map("".join)
+PARTS = st.lists(
+    TEXTS.map(lambda text: {"type": "text", "text": text}) | st.just({"type": "image"}), min_size=1, max_size=5
+)
+
+
+def check_places(fmt: Format, conversation: Sequence[tuple[str, list[dict[str, Any]], str]]) -> None:
+    """A question of text and pictures, a call with an answer in a text, and a result, over and over."""
+    count = itertools.count()
+    messages: list[dict[str, Any]] = [{"role": "system", "content": conversation[0][0]}]
+    for number, (answer, parts, result) in enumerate(conversation):
+        parts = [part | {"number": next(count)} if part["type"] == "image" else part for part in parts]
+        call = {**CALL, "id": f"functions.look:{number}"}
+        messages += [
+            user(parts),
+            {"role": "assistant", "content": answer, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": result},
+        ]
+    repaired, _ = fmt.repair([*messages, user("and?")])
+    prompt = fmt.render(repaired)
+    pictures = next(count)
+    assert [part["number"] for part in prompt.pictures] == [*range(pictures)]
+    assert prompt.pieces[1::2].count(fmt.picture) == pictures
+
+
+CONVERSATIONS = st.lists(st.tuples(TEXTS, PARTS, TEXTS), min_size=1, max_size=3)
+
+
+@pytest.mark.parametrize("name", ["kimi_k25", "kimi_k3", *PLACES])
+@given(conversation=CONVERSATIONS)
+def test_a_prompt_has_as_many_places_as_pictures(name: str, conversation: Any) -> None:
+    check_places(_format(name), conversation)
 
 
 @pytest.mark.parametrize("written", ["{% if loop.first %}<|image_pad|>{% endif %}", "<|image_pad|>" * 2])
@@ -156,13 +214,27 @@ def test_it_stays_where_the_model_knows_it_or_the_repair_is_off() -> None:
 PUBLISHED = {
     "llama.cpp/Qwen3.5-4B": ("<|image_pad|>", {"user", "assistant", "tool"}),
     "llama.cpp/google-gemma-4-31B-it": ("<|image|>", {"user", "assistant"}),
+    "llama.cpp/Mistral-Small-3.2-24B-Instruct-2506": ("[IMG]", {"user", "assistant"}),
+    "vllm/tool_chat_template_gemma3_pythonic": ("<start_of_image>", {"user", "assistant", "tool"}),
+    "vllm/tool_chat_template_llama4_json": ("<|image|>", {"user", "system", "assistant", "tool"}),
     "llama.cpp/MiniMax-M3": ("]<]image[>[", {"user", "system", "assistant", "tool"}),
 }
 
 
+@functools.cache
+def published(path: Path, place: str) -> Format:
+    source = path.read_text(encoding="utf-8")
+    return chat_templates.of_source(source, (*chat_templates.controls(source), place))
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_template_has_its_own_place(shared_data: Path, name: str) -> None:
-    path = shared_data / "templates" / f"{name}.jinja"
-    source = path.read_text(encoding="utf-8")
-    fmt = chat_templates.of_source(source, (*chat_templates.controls(source), PUBLISHED[name][0]))
+    fmt = published(shared_data / "templates" / f"{name}.jinja", PUBLISHED[name][0])
     assert (fmt.picture, fmt.history_rules.pictures) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@given(conversation=CONVERSATIONS)
+@settings(max_examples=10)
+def test_text_is_never_a_place_in_a_published_template(shared_data: Path, name: str, conversation: Any) -> None:
+    check_places(published(shared_data / "templates" / f"{name}.jinja", PUBLISHED[name][0]), conversation)

@@ -14,6 +14,7 @@ from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK2
 from dovetail.gateway import Settings
 from dovetail.tokens import Tokenizer
+from tests.formats import chat_templates
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
 
 pytestmark = pytest.mark.anyio
@@ -378,3 +379,34 @@ async def test_a_response_that_is_stored_has_its_pictures_again(
     assert [picture.data for picture in two.pictures] == [RED, BLUE]
     end = len(one.prompt) - one.prompt[::-1].index(tok.control[PLACE])
     assert two.seen[:end] == one.seen[:end]
+
+
+#: A template that shows the pictures of the last message only.
+FORGETFUL = """{%- for message in messages %}<|im_user|>{% if message.content is string %}{{ message.content }}
+{%- else %}{% for part in message.content or [] %}{% if part.type != 'image' %}{{ part.text }}
+{%- elif message == messages[-1] %}<|media_pad|>{% endif %}{% endfor %}{% endif %}<|im_end|>{% endfor %}
+{%- if add_generation_prompt %}<|im_assistant|>{% endif %}"""
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        (CHAT, "messages[0].content[0]"),
+        (RESPONSES, "input[0].content[0]"),
+        (MESSAGES, "messages[0].content[0]"),
+    ],
+)
+async def test_another_number_of_places_is_a_400_that_names_the_part(
+    engine: ScriptedEngine, tok: Tokenizer, path: str, field: str
+) -> None:
+    fmt = chat_templates.of_source(FORGETFUL, ("<|im_user|>", "<|im_assistant|>", "<|im_end|>", PLACE))
+    assert fmt.picture == PLACE
+    shown = {CHAT: chat, RESPONSES: part, MESSAGES: block}[path]
+    turns = [{"role": "user", "content": [shown(RED)]}, ANSWER, {"role": "user", "content": [shown(BLUE)]}]
+    body = {"model": MODEL, "max_tokens": 9, "input" if path == RESPONSES else "messages": turns}
+    async with in_process(engine, tok, fmt=fmt) as client:
+        answer = await client.post(path, json=body if path == MESSAGES else body | {"dovetail": {"strict": "off"}})
+    assert answer.status_code == 400, answer.text
+    message = answer.json()["error"]["message"]
+    assert message.startswith(f"{field}: the chat template writes 1 places for 2 pictures")
+    assert not engine.seen
