@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dovetail.backends.remote.sglang_pictures import is_expanded
 from dovetail.completion import Picture, Sampling, TokenBatch
-from dovetail.errors import EngineError, InvalidRequest
+from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.grammar import FreeText, Grammar
 from tests.backends.remote.fake import Fake, completion, continuation, ids_of, sse, whole
 from tests.backends.remote.test_sglang import sglang
@@ -41,8 +41,10 @@ async def answer(body: dict[str, Any]) -> AsyncIterator[bytes]:
 class Seeing(Fake):
     """An SGLang whose model sees. `looks`: the requests for no new token."""
 
-    def __init__(self, processor: Processor = lambda ids: EXPANDED, sees: bool = True, tells: bool = True) -> None:
-        super().__init__("sglang", answer)
+    def __init__(
+        self, processor: Processor = lambda ids: EXPANDED, sees: bool = True, tells: bool = True, context: int = 512
+    ) -> None:
+        super().__init__("sglang", answer, context)
         self._processor, self._tells = processor, tells
         self.looks: list[dict[str, Any]] = []
         self.pages |= {"/model_info": {"has_image_understanding": sees}, "/generate": self._generate}
@@ -133,6 +135,24 @@ REREAD: dict[str, Processor] = {
 async def test_a_prompt_that_is_read_again_is_refused_before_anything_is_computed(processor: Processor) -> None:
     async with Seeing(processor) as fake:
         with pytest.raises(InvalidRequest, match="SGLang does not keep the tokens of this prompt beside its pictures"):
+            await asked(fake)
+    assert not fake.received
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("room", "new"), [(9, 8), (8, 8), (3, 3), (1, 1)])
+async def test_new_tokens_are_as_many_as_fit_beside_the_pictures(room: int, new: int) -> None:
+    async with Seeing(context=len(EXPANDED) + room) as fake:
+        batches = await asked(fake, min_tokens=4)
+    assert fake.received[0]["sampling_params"]["max_new_tokens"] == new
+    assert fake.received[0]["sampling_params"]["min_new_tokens"] == min(new, 4)
+    assert ids_of(batches) == continuation(PROMPT, new) and batches[-1].finish == "length"
+
+
+@pytest.mark.anyio
+async def test_pictures_that_fill_the_context_are_refused() -> None:
+    async with Seeing(context=len(EXPANDED)) as fake:
+        with pytest.raises(ContextExceeded, match="the prompt has 19 tokens with its pictures"):
             await asked(fake)
     assert not fake.received
 

@@ -233,8 +233,8 @@ class Server:
                 seconds, what = self._deadlines.idle_s, "sent no further token"
 
     def _in_requests(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
-        if completion.pictures and self._dialect is not None and self._dialect.rereads:
-            return after_a_look(self._complete, completion)
+        if completion.pictures and self._dialect is not None and self._dialect.rereads and self.limits is not None:
+            return after_a_look(self._complete, completion, self.limits.context)
         if self._dialect is None or self._dialect.delays_ends or not completion.min_tokens or completion.ignore_eos:
             return self._complete(completion)
         return in_requests(self._complete, completion)

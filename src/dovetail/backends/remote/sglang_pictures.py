@@ -18,7 +18,7 @@ import msgspec
 from dovetail.backends.remote.dialect import Drafts, Page
 from dovetail.backends.remote.errors import UNREADABLE
 from dovetail.completion import Completion, TokenBatch
-from dovetail.errors import EngineError, InvalidRequest
+from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 
 
 async def sees(page: Page) -> bool:
@@ -33,19 +33,27 @@ async def sees(page: Page) -> bool:
 
 
 async def after_a_look(
-    complete: Callable[[Completion], AsyncGenerator[TokenBatch]], completion: Completion
+    complete: Callable[[Completion], AsyncGenerator[TokenBatch]], completion: Completion, context: int
 ) -> AsyncGenerator[TokenBatch]:
-    """Stream `completion` by two requests to `complete`: one for no new token, which shows the prompt, and the rest."""
+    """Stream `completion` by two requests to `complete`: one for no new token, which shows the prompt, and the rest.
+
+    SGLang refuses more new tokens than its `context` has room for beside the whole prompt.
+    """
     look = msgspec.structs.replace(completion, max_tokens=0, min_tokens=0, grammar=None, constraint=None, logprobs=None)
     async with aclosing(complete(look)) as looked:
         shown = await anext(looked)
-    prompt = shown.prompt_tokens
-    async with aclosing(complete(completion)) as batches:
+    prompt = shown.prompt_tokens or 0
+    most = min(completion.max_tokens, context - prompt)
+    if most < 1:
+        raise ContextExceeded(f"the prompt has {prompt} tokens with its pictures, and the context length is {context}")
+    rest = msgspec.structs.replace(completion, max_tokens=most, min_tokens=min(completion.min_tokens, most))
+    told: int | None = prompt
+    async with aclosing(complete(rest)) as batches:
         async for batch in batches:
             # The second request finds the whole prompt in the cache, where the first one has put it.
             cached = None if batch.finish is None else shown.cached
-            yield msgspec.structs.replace(batch, prompt_tokens=prompt, cached=cached)
-            prompt = None
+            yield msgspec.structs.replace(batch, prompt_tokens=told, cached=cached)
+            told = None
 
 
 class _ModelInfo(msgspec.Struct, frozen=True):
