@@ -2,11 +2,11 @@
 
 usage: python upstream.py TOKENS.json      TOKENS.json: [[id, text], …], the longest answer
 
-Prints its port. Speaks what vLLM answers to POST /v1/completions (text and token ids) and to POST
-/v1/chat/completions (text). Each token is an event, and a chunk of HTTP, of its own. `GET /pace/WHAT` sets how answers
-are written from then on: `whole`, all in one write; `0`, one write a token, a token to every stream in turn, without a
-pause; or so many milliseconds between two tokens of a stream. `GET /streaming` counts the answers that are begun and
-not ended.
+Prints its port. Speaks what vLLM answers to POST /v1/completions (text and token ids), to POST /v1/chat/completions
+(text), and to POST /inference/v1/generate (token ids, after a prompt with pictures). Each token is an event, and a
+chunk of HTTP, of its own, but after pictures. `GET /pace/WHAT` sets how answers are written from then on: `whole`, all
+in one write; `0`, one write a token, a token to every stream in turn, without a pause; or so many milliseconds between
+two tokens of a stream. `GET /streaming` counts the answers that are begun and not ended.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Answers:
     def __init__(self, tokens: list[tuple[int, str]]) -> None:
         self._tokens = tokens
         self._made: dict[tuple[bool, bool, int], list[bytes]] = {}
+        self._after_pictures: dict[int, bytes] = {}
 
     def of(self, chat: bool, streams: bool, count: int) -> list[bytes]:
         """What an answer of `count` tokens is written as, one item a token, the headers with the first."""
@@ -34,6 +35,17 @@ class Answers:
         if key not in self._made:
             self._made[key] = self._stream(chat, count) if streams else [self._whole(chat, count)]
         return self._made[key]
+
+    def after_pictures(self, count: int) -> bytes:
+        """An answer of `count` tokens to a prompt of a thousand."""
+        if count not in self._after_pictures:
+            *ids, last = (token for token, _ in self._tokens[:count])
+            first = {"choices": [{"index": 0, "token_ids": ids, "finish_reason": None}], "prompt_token_ids": [1] * 1000}
+            end = {"choices": [{"index": 0, "token_ids": [last], "finish_reason": "length"}]}
+            events = _event(first) + _event(end) + _chunk(b"data: [DONE]\n\n") + _LAST
+            head = HEAD % b"text/event-stream" + b"Transfer-Encoding: chunked\r\n\r\n"
+            self._after_pictures[count] = head + events
+        return self._after_pictures[count]
 
     def _stream(self, chat: bool, count: int) -> list[bytes]:
         kind = "chat.completion.chunk" if chat else "text_completion"
@@ -169,6 +181,13 @@ class Connection(asyncio.Protocol):
             count = request.get("max_tokens") or request.get("max_completion_tokens") or 16
             chunks = upstream.answers.of(path == b"/v1/chat/completions", bool(request.get("stream")), count)
             upstream.start(self, chunks)
+        elif path == b"/inference/v1/generate":
+            if b'base64,AAAA"' in body:  # by which Dovetail asks whether the model sees
+                refused = page({"error": {"message": "Failed to load image: cannot identify image file", "code": 400}})
+                self.transport.write(refused.replace(b"200 OK", b"400 Bad Request", 1))
+            else:
+                count = json.loads(body)["sampling_params"]["max_tokens"]
+                self.transport.write(upstream.answers.after_pictures(count))
         elif path in upstream.pages:
             self.transport.write(upstream.pages[path])
         else:

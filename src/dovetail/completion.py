@@ -6,7 +6,6 @@ An engine works on token ids and never sees messages, tools or formats. A `Const
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -94,7 +93,7 @@ class Picture(msgspec.Struct, frozen=True):
     @property
     def url(self) -> str:
         """The file as a data: URL."""
-        return f"data:{self.media_type};base64,{base64.b64encode(self.data).decode()}"
+        return f"data:{self.media_type};base64,{msgspec.json.encode(self.data)[1:-1].decode()}"
 
     def __repr__(self) -> str:
         return f"Picture({self.media_type}, {len(self.data)} bytes, {self.sha256[:12]})"

