@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.gateway import fronts, load, recording, report
+from benchmarks.gateway import fronts, load, pictures, recording, report
 from benchmarks.gateway.measure import Measured, set_pace, streaming, upstream
 from dovetail.backends.remote import Server
 from dovetail.client.transport import Reply
+from dovetail.completion import Picture
 from dovetail.gateway import app
 from tests.backends.remote.fake import VOCABULARY, completion, ids_of, whole
 
@@ -91,6 +93,29 @@ def test_the_tables_have_a_row_for_each_front_end_and_a_reason_for_each_gap() ->
     assert tables[-1][2] == [["one", "held: it broke"], ["two", "there is no two"]]
     assert all(len(row) == len(headings) for _, headings, rows in tables for row in rows)
     assert report.notes(results)[0] == "m; load average 1.0 before and 2.0 after; one 1."
+
+
+def test_the_upstream_answers_prompts_with_pictures_as_vllm_does(tmp_path: Path) -> None:
+    async def answered(url: str) -> tuple[bool, list[int], int | None]:
+        server = Server(url, VOCABULARY)
+        await server.open()
+        try:
+            picture = Picture(b"a file", "image/png", "digest")
+            batches = await whole(server, completion(40, (5, 9), pictures=(picture,), picture_token=9))
+            return server.info.pictures, ids_of(batches), batches[0].prompt_tokens
+        finally:
+            await server.close()
+
+    with upstream(TOKENS, tmp_path) as port:
+        assert asyncio.run(answered(f"http://127.0.0.1:{port}")) == (True, [token for token, _ in TOKENS], 1000)
+
+
+@pytest.mark.slow
+def test_the_cost_of_a_picture_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["pictures", "--blocks", "1", "--requests", "1", "--markdown"])
+    pictures.main()
+    shown = capsys.readouterr().out
+    assert shown.count("| PNG") == shown.count("| JPEG") == shown.count("| WEBP") == 3
 
 
 @pytest.mark.slow
