@@ -19,6 +19,12 @@ def test_settings_of_the_gateway_are_neither_passed_nor_missed(tmp_path: Path) -
     assert started.arguments[started.arguments.index("--max-model-len") + 1] == "512"
 
 
+def test_its_endpoint_for_pictures_is_on_its_socket_alone(tmp_path: Path) -> None:
+    target = str(write(tmp_path / "qwen", QWEN3_8B))
+    started = launch(resolve(target, {"engine": "vllm"}), "vllm", "0.33.0", "/tmp/socket")
+    assert "--enable-scale-out" in started.arguments and started.arguments[-2:] == ("--uds", "/tmp/socket")
+
+
 def test_reasoning_has_the_markers_of_the_format_and_an_operator_may_have_others(tmp_path: Path) -> None:
     target = str(write(tmp_path / "qwen", QWEN3_8B))
     own = """--reasoning-config '{"reasoning_end_str": "Enough.</think>"}'"""

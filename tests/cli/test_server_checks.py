@@ -1,4 +1,4 @@
-"""What is checked of a server's budgets of reasoning."""
+"""What is checked of a server when it starts: budgets of reasoning, and pictures."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import io
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
 import dovetail
-from dovetail.cli.external_engines import external_engine
+from dovetail.cli.external_engines import check_engine, external_engine
 from dovetail.cli.server_checks import check_server, check_started
 from dovetail.cli.startup_progress import StartupProgress
 from dovetail.errors import EngineError, PlanError
 from dovetail.plan import resolve
 from tests.backends.remote.fake import Fake, run
+from tests.gateway.scripted import ScriptedEngine
 
 
 @pytest.mark.parametrize(
@@ -72,3 +74,15 @@ def test_a_budget_needs_a_format_whose_reasoning_one_token_closes(pair: Path) ->
     with pytest.raises(PlanError, match="reasoning_budget needs the embedded engine: no single control token ends"):
         external_engine(plan, dovetail.format("harmony"), *arguments)
     external_engine(plan, dovetail.format(pair / "target"), *arguments)
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_it_says_that_pictures_are_left_out(pair: Path, takes: bool) -> None:
+    target = pair / "target"
+    fmt, tokenizer, plan = dovetail.format(target), dovetail.tokenizer(target), resolve(str(target), {})
+    engine = ScriptedEngine(tokenizer)
+    engine.info = msgspec.structs.replace(engine.info, pictures=takes)
+    console = Console(file=io.StringIO(), width=200)
+    run(lambda: check_engine(plan, engine, fmt, tokenizer, console))
+    assert isinstance(console.file, io.StringIO)
+    assert ("pictures are left out" in console.file.getvalue()) is not takes

@@ -119,6 +119,15 @@ def _downloaded(plan: Plan) -> vllm.Downloaded | None:
     return lambda: (downloaded_bytes(folder), total)
 
 
+async def check_engine(plan: Plan, engine: Engine, fmt: Format, tokenizer: Tokenizer, console: Console) -> None:
+    """Print what the engine does of the plan, and what the model's prompts could have that it does not take."""
+    if fmt.picture is not None and not engine.info.pictures:
+        advice = "a vLLM needs --enable-scale-out, and a model that sees"
+        with errors_ignored():
+            console.print(Text(f"pictures are left out: this engine takes none ({advice})", "dim"))
+    await check_drafting(plan, engine, tokenizer, console)
+
+
 async def check_drafting(plan: Plan, engine: Engine, tokenizer: Tokenizer, console: Console) -> None:
     """Print whether the engine drafts, for each of its servers, if the plan has it draft."""
     probed: dict[str, vllm.Probed] = {"": engine}

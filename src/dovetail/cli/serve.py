@@ -260,7 +260,7 @@ def _serve_external(
 ) -> Coroutine[Any, Any, None]:
     """Serve with an engine in other processes. The engine is made at once, before the event loop runs."""
     # Imports an HTTP client, which the embedded engine does not need.
-    from dovetail.cli.external_engines import check_drafting, external_engine
+    from dovetail.cli.external_engines import check_engine, external_engine
     from dovetail.cli.startup_progress import StartupProgress
 
     tokenizer, fmt, progress = (
@@ -270,7 +270,7 @@ def _serve_external(
     )
     engine = external_engine(plan, fmt, tokenizer, progress, console)
     app = gateway_app(plan, keys, engine, fmt, tokenizer)
-    check = functools.partial(check_drafting, plan, engine, tokenizer, console)
+    check = functools.partial(check_engine, plan, engine, fmt, tokenizer, console)
     return serve_app(app, engine, listener, console, progress, check, keys=keys, options=options)
 
 
