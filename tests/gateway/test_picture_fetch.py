@@ -227,6 +227,38 @@ async def test_the_engine_gets_what_was_fetched(
     assert [picture.data for picture in engine.seen[0].pictures] == [png()]
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_url_that_never_answers_is_a_400_that_names_the_part(
+    engine: ScriptedEngine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    engine.info = msgspec.structs.replace(engine.info, pictures=True)
+    async with host(a=None) as there:
+        monkeypatch.setattr("dovetail.gateway.app.PictureFetcher", lambda hosts, _: there.fetcher(*hosts, seconds=0.2))
+        settings = Settings(served_model_name=MODEL, image_hosts=("localhost",))
+        async with in_process(engine, tok, settings) as client:
+            answer = await client.post(path, json=body(path, there.url("/a")))
+    assert answer.status_code == 400 and not engine.seen
+    name = {
+        "/v1/chat/completions": "messages[0].content[0].image_url.url",
+        "/v1/responses": "input[0].content[0].image_url",
+        "/v1/messages": "messages.0.content.0.image.source.url: Could not process image: it",
+    }[path]
+    assert answer.json()["error"]["message"] == f"{name} cannot be fetched: it did not come within 0.2 seconds"
+
+
+async def test_messages_says_so_of_what_is_no_picture_too(
+    engine: ScriptedEngine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.info = msgspec.structs.replace(engine.info, pictures=True)
+    async with host(a=sent(b"hello")) as there:
+        monkeypatch.setattr("dovetail.gateway.app.PictureFetcher", lambda hosts, _: there.fetcher(*hosts))
+        settings = Settings(served_model_name=MODEL, image_hosts=("localhost",))
+        async with in_process(engine, tok, settings) as client:
+            answer = await client.post("/v1/messages", json=body("/v1/messages", there.url("/a")))
+    message = answer.json()["error"]["message"]
+    assert message.startswith("messages.0.content.0.image.source.url: Could not process image: it is no picture")
+
+
 async def test_nothing_is_fetched_by_default(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.info = msgspec.structs.replace(engine.info, pictures=True)
     path = "/v1/chat/completions"

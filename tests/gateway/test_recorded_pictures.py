@@ -12,13 +12,15 @@ import msgspec
 import pytest
 
 from dovetail.events import Message
+from dovetail.gateway.observe import capture
 from dovetail.gateway.observe.captured_bodies import MOST_BODY, without_pictures
 from dovetail.gateway.observe.recording import RecordedPicture, Recording, encode
 from dovetail.gateway.observe.redaction import redacted
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import ScriptedEngine, ids_of
 from tests.gateway.test_picture_files import body, file
-from tests.gateway.test_recordings import only, recorded
+from tests.gateway.test_recorded_requests import recording_when
+from tests.gateway.test_recordings import files, only, recorded
 
 pytestmark = pytest.mark.anyio
 
@@ -105,3 +107,18 @@ async def test_a_request_that_is_refused_is_recorded_without_its_picture(
     it = await recording_of(engine, tok, tmp_path, body(LARGE[:-99]), 400, pictures=True)
     assert it.error is not None and not it.pictures
     assert sha256(LARGE[:-99]) in bytes(it.request).decode()
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_where_few_requests_are_recorded_the_others_pictures_are_not_read(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    read: list[int] = []
+    whole = capture.without_pictures
+    monkeypatch.setattr(capture, "without_pictures", lambda data: read.append(len(data)) or whole(data))
+    engine.ids = ids_of(Message("ok"), tok)
+    engine.info = msgspec.structs.replace(engine.info, pictures=True)
+    async with recording_when(engine, tok, tmp_path, "requested") as client:
+        sent = body(LARGE) | ({"dovetail": {"recording": True}} if asks else {})
+        assert (await client.post("/v1/chat/completions", json=sent)).status_code == 200
+    assert bool(read) is bool(files(tmp_path)) is asks

@@ -120,7 +120,7 @@ class PictureFetcher:
             raise _invalid(picture, f"it did not come within {self._seconds:g} seconds") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _invalid(picture, "its host does not answer") from error
-        return await asyncio.to_thread(checked, data, picture.field)
+        return await asyncio.to_thread(checked, data, picture.name or picture.field)
 
     async def _file(self, session: aiohttp.ClientSession, url: str, room: _Room) -> bytes:
         for _ in range(1 + _MOST_REDIRECTS):
@@ -177,4 +177,5 @@ def _is_address(host: str) -> bool:
 
 
 def _invalid(picture: RemotePicture, why: str) -> InvalidRequest:
-    return InvalidRequest(f"{picture.field} cannot be fetched: {why}", param=picture.field)
+    name = picture.name or picture.field
+    return InvalidRequest(f"{name} cannot be fetched: {why}", param=name)

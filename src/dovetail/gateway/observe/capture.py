@@ -137,7 +137,7 @@ class Captures:
         """The capture of the request with this body; None if nothing is written any more."""
         if self._folder.stopped:
             return None
-        if len(body) > MOST_BODY:
+        if len(body) > MOST_BODY and (self._options.when == "always" or b'"recording"' in body):
             body = await asyncio.to_thread(without_pictures, body)
         return Capture(self, self._bodies.capture(body, MOST_BODY), report)
 

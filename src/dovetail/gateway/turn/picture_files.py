@@ -38,10 +38,14 @@ LIMITS = PictureLimits()
 
 
 class RemotePicture(msgspec.Struct, frozen=True):
-    """A picture that is to be fetched from `url`, an https URL. `field`: the request's field that has it."""
+    """A picture that is to be fetched from `url`, an https URL.
+
+    `field`: the request's field that has it. `name`: the words by which an error begins, if those are not the field.
+    """
 
     url: str
     field: str
+    name: str = ""
 
 
 def checked(data: bytes, field: str, limits: PictureLimits = LIMITS) -> Picture:
