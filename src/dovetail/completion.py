@@ -84,11 +84,13 @@ class Picture(msgspec.Struct, frozen=True):
     """A picture that a prompt has.
 
     `data`: the bytes of its file, of the type `media_type` (`image/png`). `sha256`: their digest, in hexadecimal.
+    `name`: the words by which an error about it begins.
     """
 
     data: bytes
     media_type: str
     sha256: str
+    name: str = ""
 
     @property
     def url(self) -> str:

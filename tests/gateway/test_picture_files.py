@@ -6,16 +6,19 @@ import base64
 import io
 import struct
 import zlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 from PIL import Image
 
+from dovetail.completion import Completion, TokenBatch
 from dovetail.errors import InvalidRequest
 from dovetail.events import Message
 from dovetail.gateway import Settings
-from dovetail.gateway.turn.picture_files import PictureLimits, checked
+from dovetail.gateway.turn import picture_files
+from dovetail.gateway.turn.picture_files import PictureLimits, checked, undecodable
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
 
@@ -36,15 +39,15 @@ def frames(kind: str) -> bytes:
     return out.getvalue()
 
 
-def bomb(width: int = 10_000, height: int = 10_000) -> bytes:
-    """A PNG that declares many pixels in few bytes."""
+def bomb(width: int = 10_000, height: int = 10_000, rows: int = 1000) -> bytes:
+    """A PNG that declares many pixels in few bytes, and has `rows` of them."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    rows = zlib.compress(b"\0" * (min(height, 1000) * (width // 8 + 1)), 9)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    data = zlib.compress(b"\0" * (min(height, rows) * (width // 8 + 1)), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -182,3 +185,76 @@ async def test_a_body_with_pictures_has_a_limit_of_its_own(sees: ScriptedEngine,
         assert (await client.post(path, json=body(small, text="a " * 11_000))).status_code == 413
         assert (await client.post(path, json=body(large, large))).status_code == 413
         assert (await client.post(path, json=body(text="a " * 11_000))).status_code == 413
+
+
+# -- a picture that only the engine finds to be damaged ---------------------------------------------------------------
+
+
+def damaged(kind: str) -> bytes:
+    """A file with a whole header and its end, whose pixels are none."""
+    if kind == "PNG":
+        return bomb(300, 200, rows=5)
+    data = file(kind, (300, 200))
+    start = {"WEBP": 30, "GIF": 900}[kind]
+    return data[:start] + b"\xff" * (len(data) - start - 9) + data[-9:]
+
+
+class Refusing(ScriptedEngine):
+    """It refuses every request, as vLLM does if it cannot read a picture."""
+
+    async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
+        self.seen.append(completion)
+        raise InvalidRequest("the engine refused this: Failed to load image: broken data stream")
+        yield
+
+
+@pytest.fixture
+def refusing(tok: Tokenizer) -> ScriptedEngine:
+    engine = Refusing(tok)
+    engine.info = msgspec.structs.replace(engine.info, pictures=True)
+    return engine
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF"])
+async def test_it_is_named_once_the_engine_has_refused_it(
+    refusing: ScriptedEngine, tok: Tokenizer, kind: str, stream: bool
+) -> None:
+    async with in_process(refusing, tok) as client:
+        asked = body(file("PNG"), damaged(kind), file("GIF")) | {"stream": stream}
+        answer = await client.post("/v1/chat/completions", json=asked)
+    assert refusing.seen, "nothing is decoded before"
+    error = answer.json()["error"]
+    field = "messages[0].content[2].image_url.url"
+    assert (answer.status_code, error["param"]) == (400, field)
+    assert error["message"] == f"{field} is damaged: it cannot be decoded"
+
+
+@pytest.mark.anyio
+async def test_messages_names_it_in_the_words_of_anthropic(refusing: ScriptedEngine, tok: Tokenizer) -> None:
+    data = base64.b64encode(damaged("PNG")).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    turn = {"role": "user", "content": [{"type": "image", "source": source}]}
+    async with in_process(refusing, tok) as client:
+        answer = await client.post("/v1/messages", json={"model": MODEL, "max_tokens": 9, "messages": [turn]})
+    assert answer.status_code == 400
+    start = "messages.0.content.0.image.source.base64: Could not process image: it is damaged"
+    assert answer.json()["error"]["message"].startswith(start)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("files", [(), (file("PNG"), file("JPEG"))], ids=["no picture", "whole ones"])
+async def test_other_refusals_stay_as_they_are(
+    refusing: ScriptedEngine, tok: Tokenizer, files: tuple[bytes, ...]
+) -> None:
+    async with in_process(refusing, tok) as client:
+        answer = await client.post("/v1/chat/completions", json=body(*files))
+    assert answer.status_code == 400 and "the engine refused this: Failed to load image" in answer.text
+
+
+def test_few_pixels_are_decoded_for_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture_files, "_MOST_DECODED", 300 * 200)
+    whole, broken = (checked(data, "x") for data in (file("JPEG", (300, 200)), damaged("PNG")))
+    assert undecodable([broken]) is not None
+    assert undecodable([whole, broken]) is None

@@ -18,7 +18,6 @@ from dovetail.formats.parts import arguments_json
 from dovetail.gateway.apis.pictures import Pictures, Sees, blind, refused
 from dovetail.gateway.apis.request_body import convert_field
 from dovetail.gateway.records.answers import SignedReasoning
-from dovetail.gateway.turn.picture_files import RemotePicture
 
 _NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -222,10 +221,8 @@ class History:
         if part is None:
             return self._shown_text(block, field, kind, known)
         if part["type"] == "image":
-            taken = self.pictures.taken[part["number"]]
-            if isinstance(taken, RemotePicture):  # which may turn out to be none
-                name = refused(block, field, "it").message
-                self.pictures.taken[part["number"]] = msgspec.structs.replace(taken, name=name)
+            taken, name = self.pictures.taken, refused(block, field, "it").message  # it may turn out to be none
+            taken[part["number"]] = msgspec.structs.replace(taken[part["number"]], name=name)
             return part
         if self._is_newest:
             raise refused(block, field)

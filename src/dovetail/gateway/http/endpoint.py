@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
+from dovetail.completion import Picture
 from dovetail.errors import ContextExceeded, InvalidRequest
 from dovetail.gateway.http.errors import unknown_model
 from dovetail.gateway.http.picture_fetch import PictureFetcher
@@ -33,6 +34,7 @@ from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Api, RequestReport
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.output import Step
+from dovetail.gateway.turn.picture_files import undecodable
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Observer, PreparedTurn, Rendered
 from dovetail.gateway.turn.turn_request import TurnRequest
@@ -156,7 +158,7 @@ class Endpoint:
             for observer in observers:
                 observer.admitted()
             steps = await stack.enter_async_context(aclosing(self._serving.runner.steps(turn)))
-            step = await self._serving.draining.first(anext(steps))
+            step = await self._first(turn, steps)
             while True:
                 for observer in observers:
                     observer.step(step)
@@ -169,6 +171,19 @@ class Endpoint:
                 if not running:
                     return
                 step = await anext(steps)
+
+    async def _first(self, turn: PreparedTurn, steps: AsyncGenerator[Step]) -> Step:
+        """The first step. If the engine refuses a request with a damaged picture, the error names that."""
+        try:
+            return await self._serving.draining.first(anext(steps))
+        except InvalidRequest as error:
+            pictures = [picture for picture in turn.request.pictures if isinstance(picture, Picture)]
+            if not pictures or isinstance(error, ContextExceeded):
+                raise
+            damaged = await asyncio.to_thread(undecodable, pictures)
+            if damaged is None:
+                raise
+            raise damaged from error
 
     async def _conclude(self, exchange: Exchange, turn: PreparedTurn, steps: Sequence[Step]) -> None:
         await asyncio.to_thread(exchange.conclude, turn, steps)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterable
 
 import msgspec
 
@@ -22,6 +23,8 @@ _MEDIA_TYPES = {
     "GIF": "image/gif",
 }
 _END_OF_JPEG, _END_OF_GIF = b"\xff\xd9", b";"
+#: The most pixels that are decoded for one request, in about a second.
+_MOST_DECODED = 25_000_000
 #: Cameras write notes behind the end of a JPEG, of this many bytes at most.
 _BEHIND_JPEG = 64 * 1024
 
@@ -56,7 +59,27 @@ def checked(data: bytes, field: str, limits: PictureLimits = LIMITS) -> Picture:
     if len(data) > limits.size:
         raise _refused(field, f"has {len(data):,} bytes: at most {limits.size:,}")
     media_type = _media_type(data, field, limits)
-    return Picture(data, media_type, hashlib.sha256(data).hexdigest())
+    return Picture(data, media_type, hashlib.sha256(data).hexdigest(), field)
+
+
+def undecodable(pictures: Iterable[Picture]) -> InvalidRequest | None:
+    """The error for the first picture that cannot be decoded; None if there is none among those that are tried.
+
+    For a request that its engine has refused, because no engine tells which picture it could not read.
+    """
+    from PIL import Image
+
+    left = _MOST_DECODED
+    for picture in pictures:
+        try:
+            with Image.open(io.BytesIO(picture.data)) as image:
+                pixels = image.width * image.height
+                if pixels <= left:
+                    left -= pixels
+                    image.load()
+        except Exception:  # each of Pillow's readers raises other types for a broken file
+            return _refused(picture.name, "is damaged: it cannot be decoded")
+    return None
 
 
 def _media_type(data: bytes, field: str, limits: PictureLimits) -> str:
