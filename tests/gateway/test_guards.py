@@ -106,6 +106,12 @@ def test_one_continuation_and_then_a_defect(engine: ScriptedEngine, tok: Tokeniz
     assert (kinds_of(steps), guards_of(steps), steps[-1].finish) == (["silent_turn"], ["silent"], "stop")
 
 
+def test_an_answer_with_a_place_for_a_picture_is_not_continued(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    engine.ids = (*tok.encode("Hm."), tok.control["<|media_pad|>"], tok.control["</think>"], end_of(tok))
+    steps = steps_of(engine, tok)
+    assert len(engine.seen) == 1 and not guards_of(steps) and "silent_turn" in kinds_of(steps)
+
+
 def test_without_room_there_is_only_the_defect(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = silent(tok, closed=True)
     steps = steps_of(engine, tok, max_tokens=len(engine.ids))

@@ -67,6 +67,8 @@ class Continuation:
 
     def _after(self, ids: Sequence[int], *, in_reasoning: bool) -> Continued | None:
         first = self._choice.completion
+        if first.picture_token in ids:  # a place without a picture, which an engine refuses
+            return None
         closing = self._turn.language.format.end_of_reasoning(self._turn.tokenizer)
         inserted = closing if in_reasoning else ()
         constraint, grammar, least = None, None, 1
