@@ -235,6 +235,13 @@ def test_a_template_of_an_unknown_model(tmp_path: Path) -> None:
     assert fmt.render([user("Hi.")]).pieces[1::2] == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
 
 
+def test_added_tokens_of_whitespace_are_text(tmp_path: Path) -> None:
+    """Gemma's tokenizer has one for each number of line breaks; the break behind an end of turn is no end itself."""
+    fmt = dovetail.format(checkpoint(tmp_path, *SMALL_CONTROLS, "\n", "\n\n", template=HERMES))
+    assert fmt.end_of_turn == ("<|im_end|>",)
+    assert fmt.parse("One.\n\nTwo.\n", TOOLS).content == "One.\n\nTwo.\n"
+
+
 def test_a_template_whose_calls_are_derived(tmp_path: Path) -> None:
     fmt = dovetail.format(checkpoint(tmp_path, *CONTROLS, template=LISTED))
     assert fmt.because == (

@@ -46,6 +46,7 @@ class TokenizerConfig(msgspec.Struct):
     mask_token: _Special = None
 
 
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 _SPECIAL = tuple(name for name in TokenizerConfig.__struct_fields__ if re.fullmatch("[a-z]{3,4}_token", name))
 
 
@@ -70,9 +71,10 @@ class TokenizerFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         config = read_tokenizer_config(folder)
-        self.controls = {token.content: token.id for token in _added_tokens(folder)} or {
+        added = {token.content: token.id for token in _added_tokens(folder)} or {
             token.content: number for number, token in config.added_tokens_decoder.items()
         }
+        self.controls = {literal: number for literal, number in added.items() if not is_text(literal)}
         self.special = {name: text_of(token) for name in _SPECIAL if (token := getattr(config, name)) is not None}
         self.templates = dict(_templates(folder, config.chat_template))
 
@@ -84,6 +86,11 @@ class TokenizerFiles:
         raise CheckpointError(
             f"{self._folder}: none of its chat templates is called default: {', '.join(self.templates)}"
         )
+
+
+def is_text(content: str) -> bool:
+    """Whether an added token is whitespace or one byte, so that it is ordinary text and not a control token."""
+    return content.replace("▁", " ").isspace() or _BYTE.fullmatch(content) is not None
 
 
 def text_of(token: str | Token) -> str:

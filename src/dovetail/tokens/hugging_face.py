@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.checkpoints.files import read_tokenizer_object
+from dovetail.checkpoints.tokenizer_files import is_text
 from dovetail.errors import CheckpointError
 from dovetail.tokens.raw_text import text_prefix
 from dovetail.tokens.tokenizer import Tokenizer
@@ -33,7 +34,7 @@ class HuggingFaceTokenizer(Tokenizer):
         spec: Spec = read_tokenizer_object(path)
         self._spell, self._starts_with_space = _decoder(spec, path)
         self.text_prefix = text_prefix(path, spec.get("post_processor"))
-        markers = [token for token in spec.get("added_tokens") or () if not _is_text(token["content"])]
+        markers = [token for token in spec.get("added_tokens") or () if not is_text(token["content"])]
         normalizes = spec.get("normalizer") not in (None, {"type": "Sequence", "normalizers": []})
         #: Control tokens that change whitespace before them.
         self._change_text_before = {
@@ -103,11 +104,6 @@ def _ids(library: Any, text: str) -> list[int]:
     """The ids of `text`, by the library's batch call, because its call for one text holds Python's lock throughout."""
     ids: list[int] = library.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
-
-
-def _is_text(content: str) -> bool:
-    """Whether an added token is whitespace or one byte, so that it is ordinary text and not a control token."""
-    return content.replace("▁", " ").isspace() or _BYTE.fullmatch(content) is not None
 
 
 def _renamed(spec: Spec, literals: Sequence[str]) -> dict[str, str]:
