@@ -186,6 +186,8 @@ def test_tools() -> None:
         {"type": "function", "function": {"name": "f", "parameters": SCHEMA}},
         {"type": "function", "function": {"name": "g", "parameters": SCHEMA, "description": "G", "strict": True}},
     ]
+    # Templates write them with their fields in this order, which is OpenAI's.
+    assert [*request.tools[1]["function"]] == ["name", "description", "parameters", "strict"]
     assert request.omitted == ("tools[0]", "tools[2].input_examples", "tools[3]", "mcp_servers")
     assert read(tools=own).tools is None
 

@@ -248,9 +248,14 @@ class MessagesTools:
             f"{place}.function": field,
             f"{place}.function.parameters": f"{field}.input_schema",
         }
-        function: dict[str, Any] = {"name": declared.name, "parameters": declared.input_schema}
-        optional = {"description": declared.description, "strict": declared.strict}
-        function |= {key: value for key, value in optional.items() if value is not None}
+        # In the order of OpenAI's API, because many templates write a tool as the JSON that they get.
+        function = {
+            "name": declared.name,
+            "description": declared.description,
+            "parameters": declared.input_schema,
+            "strict": declared.strict,
+        }
+        function = {key: value for key, value in function.items() if value is not None}
         self.functions.append({"type": "function", "function": function})
 
 
