@@ -1,8 +1,13 @@
-"""Tiny checkpoints of random weights with two vision architectures: Qwen2.5-VL and Gemma 3."""
+"""Tiny checkpoints of random weights with two vision architectures: Qwen2.5-VL and Gemma 3.
+
+`python -m tests.vllm.vision qwen2_5_vl FOLDER` writes one.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +32,41 @@ _GEMMA = (
     "<end_of_image>",
     "<image_soft_token>",
 )
-_SIZE = 272
-_TURN = """{{%- for message in messages %}}{open}{{{{ message.role }}}}
-{{% if message.content is string %}}{{{{ message.content }}}}{{% else %}}{{% for part in message.content %}}
-{{%- if part.type == 'image' %}}{picture}{{% else %}}{{{{ part.text }}}}{{% endif %}}{{% endfor %}}{{% endif %}}{close}
-{{% endfor %}}{{% if add_generation_prompt %}}{open}{model}
-{{% endif %}}"""
+#: Tokens with markup that are no special tokens, so a decoded text has them.
+_MARKUP = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
+_SIZE = 288
+#: The chat template of both, which shows pictures in messages of every role.
+_TURNS = """
+{%- if tools %}{{ open }}system
+Call a function as <tool_call>
+{"name": "NAME", "arguments": {}}
+</tool_call>
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}{{ close }}
+{% endif %}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}{{ open }}user
+<tool_response>
+{% elif message.role == 'assistant' %}{{ open }}{{ model }}
+{% else %}{{ open }}{{ message.role }}
+{% endif %}
+    {%- if message.content is string %}{{ message.content }}
+    {%- else %}
+        {%- for part in message.content %}
+            {%- if part.type == 'image' %}{{ picture }}{% else %}{{ part.text }}{% endif %}
+        {%- endfor %}
+    {%- endif %}
+    {%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+    {%- endfor %}
+    {%- if message.role == 'tool' %}
+</tool_response>
+    {%- endif %}{{ close }}
+{% endfor %}
+{%- if add_generation_prompt %}{{ open }}{{ model }}
+{% endif %}"""
 _TEXT: dict[str, Any] = {
     "vocab_size": _SIZE,
     "hidden_size": 128,
@@ -40,7 +74,7 @@ _TEXT: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
+    "max_position_embeddings": 4096,
     "initializer_range": 0.3,
 }
 _IMAGES: dict[str, Any] = {
@@ -55,20 +89,30 @@ _IMAGES: dict[str, Any] = {
 }
 
 
-def _tokenizer(special: tuple[str, ...], **named: Any) -> Any:
-    """A tokenizer of bytes, with control tokens behind them."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+def letters() -> Any:
+    """A tokenizer with a token for each byte, and no control tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _tokenizer(special: tuple[str, ...], **named: Any) -> Any:
+    """`letters` with control tokens behind them."""
+    from tokenizers import AddedToken
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = letters()
     tokenizer.add_special_tokens([AddedToken(literal, special=True, normalized=False) for literal in special])
+    tokenizer.add_tokens([AddedToken(literal, normalized=False) for literal in _MARKUP])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
 
 
-def qwen2_5_vl(folder: Path) -> Path:
+def qwen2_5_vl(folder: Path, template: str | None = None) -> Path:
+    """Qwen2.5-VL, with a chat template of ours or with `template`."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     tokenizer = _tokenizer(_QWEN, eos_token="<|im_end|>", pad_token="<|endoftext|>")
@@ -89,8 +133,9 @@ def qwen2_5_vl(folder: Path) -> Path:
     pixels = {"min_pixels": 4 * 28 * 28, "max_pixels": 64 * 28 * 28}
     sizes = {"shortest_edge": pixels["min_pixels"], "longest_edge": pixels["max_pixels"]}
     images = _IMAGES | pixels | {"size": sizes, "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
-    picture = "<|vision_start|><|image_pad|><|vision_end|>"
-    template = _TURN.format(open="<|im_start|>", close="<|im_end|>", picture=picture, model="assistant")
+    if template is None:
+        picture = "<|vision_start|><|image_pad|><|vision_end|>"
+        template = _turns(open="<|im_start|>", close="<|im_end|>", picture=picture, model="assistant")
     _write(folder, Qwen2_5_VLForConditionalGeneration, config, tokenizer, template, ids["<|im_end|>"])
     own = {"processor_class": "Qwen2_5_VLProcessor"}
     _json(folder / "preprocessor_config.json", images | own | {"image_processor_type": "Qwen2VLImageProcessor"})
@@ -98,7 +143,9 @@ def qwen2_5_vl(folder: Path) -> Path:
     return folder
 
 
-def gemma3(folder: Path) -> Path:
+def gemma3(folder: Path, template: str | None = None) -> Path:
+    """Gemma 3, with a chat template of ours or with `template`."""
+    from safetensors.torch import load_file, save_file
     from tokenizers import AddedToken
     from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
@@ -120,13 +167,22 @@ def gemma3(folder: Path) -> Path:
         image_token_index=ids["<image_soft_token>"],
         eos_token_id=[ids["<eos>"], ids["<end_of_turn>"]],
     )
-    template = _TURN.format(open="<start_of_turn>", close="<end_of_turn>", picture="<start_of_image>", model="model")
-    template = "{{ bos_token }}" + template
+    if template is None:
+        words = {"open": "<start_of_turn>", "close": "<end_of_turn>", "picture": "<start_of_image>", "model": "model"}
+        template = "{{ bos_token }}" + _turns(**words)
     _write(folder, Gemma3ForConditionalGeneration, config, tokenizer, template, [ids["<eos>"], ids["<end_of_turn>"]])
+    # As published checkpoints call them; transformers writes other names since version 5.
+    weights = load_file(folder / "model.safetensors")
+    weights = {name.replace("vision_tower.", "vision_tower.vision_model."): it for name, it in weights.items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     images = _IMAGES | {"size": {"height": 56, "width": 56}, "do_pan_and_scan": None, "image_seq_length": 4}
     _json(folder / "preprocessor_config.json", images | {"image_processor_type": "Gemma3ImageProcessor"})
     _json(folder / "processor_config.json", {"processor_class": "Gemma3Processor", "image_seq_length": 4})
     return folder
+
+
+def _turns(**words: str) -> str:
+    return "".join(f"{{%- set {name} = '{word}' %}}" for name, word in words.items()) + _TURNS
 
 
 def _write(folder: Path, kind: Any, config: Any, tokenizer: Any, template: str, eos: int | list[int]) -> None:
@@ -140,3 +196,8 @@ def _write(folder: Path, kind: Any, config: Any, tokenizer: Any, template: str, 
 
 def _json(file: Path, fields: dict[str, Any]) -> None:
     file.write_text(json.dumps(fields))
+
+
+if __name__ == "__main__":
+    written: Callable[[Path], Path] = {"qwen2_5_vl": qwen2_5_vl, "gemma3": gemma3}[sys.argv[1]]
+    print(written(Path(sys.argv[2])))
