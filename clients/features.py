@@ -47,13 +47,17 @@ AGENT = (
     Feature("cancelled", "cancel", "when the agent is stopped in the middle of an answer, the engine stops"),
     Feature("outgrown", "too long", "beyond the context it goes on from a shortened conversation, or names the reason"),
 )
+SIGHT = (
+    Feature("sight", "in a message", "the model sees two pictures of one message, in their order"),
+    Feature("looked", "by a tool", "the model sees the picture that a tool shows it"),
+)
 MEASURE = (
     Feature("scored", "scored", "a multiple-choice task by log probabilities, with the known score"),
     Feature("generated", "generated", "a task of generated answers, with the known score"),
     Feature("benchmarked", "requests", "all requests of a benchmark completed, by its own report"),
     Feature("counted", "tokens", "its count of output tokens is the engine's own"),
 )
-FEATURES = (*TEXT, *TOOLS, *SCHEMAS, *LIMITS, *AGENT, *MEASURE)
+FEATURES = (*TEXT, *TOOLS, *SCHEMAS, *LIMITS, *SIGHT, *AGENT, *MEASURE)
 
 _CALL = ["get_weather", {"city": "Paris"}]
 _CUT = ("length", "max_tokens", "max_output_tokens")
@@ -119,6 +123,8 @@ _EXPECTED: dict[str, Callable[[Any, Target], bool]] = {
     "bad_field": lambda saw, target: isinstance(saw, str) and ("temperature" in saw or "top_p" in saw),
     "overflow": lambda saw, target: isinstance(saw, str) and _names_overflow(saw),
     "headers": _says(tasks.UNENFORCED),
+    "sight": _equals(tasks.sight_answer(["red", "blue"])),
+    "looked": _says(tasks.sight_answer(["red"])),
     "edited": _equals(tasks.EDIT_FILE.replace(tasks.OLD, tasks.NEW)),
     "report": _says(tasks.EDIT_ANSWER),
     "turns": _equals(True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from clients.catalogue import CLIENTS, ENVIRONMENTS
-from clients.features import AGENT, LIMITS, MEASURE, SCHEMAS, TEXT, TOOLS, Feature
+from clients.features import AGENT, LIMITS, MEASURE, SCHEMAS, SIGHT, TEXT, TOOLS, Feature
 from clients.results import Row, title
 
 _LACKS = {title(client): client.lacks for client in CLIENTS}
@@ -26,6 +26,8 @@ The edit task: two calls in one answer, of a file and of one that is not there; 
 it; a command; a report. Coding agents do it headless with their own tools, frameworks with three functions. Agents are
 told of a context larger than the server's, so that they meet its end (in `kimi_k25` only, because it takes long).
 
+Pictures: the scripted model names the colors of those that reach it (in `kimi_k25`, the one that sees).
+
 - `yes`: with every server, the client saw exactly what the model wrote (the demo model: the right kind of answer).
 - `–`: the client, or the API that it uses, does not offer it; some have a [note](#notes).
 - `not tried`: its program does not try it.
@@ -36,6 +38,7 @@ _SECTIONS = (
     ("Tools", TOOLS),
     ("Schemas", SCHEMAS),
     ("Limits", LIMITS),
+    ("Pictures", SIGHT),
     ("The edit task", AGENT),
     ("Evaluation and load", MEASURE),
 )

@@ -5,7 +5,12 @@ The sentences are of the kind that the demo model was trained on, so the same pr
 
 from __future__ import annotations
 
+import base64
+import io
+from collections.abc import Sequence
 from typing import Any
+
+from PIL import Image
 
 HELLO = "Hello!"
 HELLO_ANSWER = "Hello! How can I help you today? Ça va? 你好 👋"
@@ -70,6 +75,34 @@ def edit_request(path: str, tools: str) -> str:
 def blocks_request(path: str) -> str:
     """The task of a coding agent without tools."""
     return f"Replace the word {OLD} by {NEW} in {path} by a SEARCH/REPLACE block."
+
+
+def _png(color: str) -> str:
+    out = io.BytesIO()
+    Image.new("RGB", (64, 64), color).save(out, "PNG")
+    return base64.b64encode(out.getvalue()).decode()
+
+
+#: Files of pictures in one color, in base64.
+PICTURES = {color: _png(color) for color in ("red", "blue")}
+SIGHT = "Which colors are these pictures?"
+LOOK_PATTERN = rf"Look at (?P<path>[\w./-]+) {_TOOLS}\."
+#: Shows a picture to a model whose client has no tool of its own for that.
+LOOK_TOOL: dict[str, Any] = {
+    "name": "view_picture",
+    "description": "Shows a picture",
+    "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+}
+
+
+def look_request(path: str, tools: str) -> str:
+    """The task of an agent whose tool shows the picture at `path` to the model."""
+    return f"Look at {path} with {tools}'s tools."
+
+
+def sight_answer(colors: Sequence[str]) -> str:
+    """What the model says to pictures in these colors."""
+    return f"I see: {', '.join(colors)}."
 
 
 #: An answer that takes half a minute, for an agent that is stopped before its end.

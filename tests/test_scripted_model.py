@@ -44,7 +44,7 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path) -> Ask:
     return post
 
 
-def user(text: str) -> dict[str, str]:
+def user(text: Any) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
@@ -136,3 +136,19 @@ def test_an_answer_that_is_stopped_is_recorded(tmp_path: Path) -> None:
     asyncio.run(stop_at_once())
     lines = [json.loads(line)["script"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert lines == ["slow", "stopped"]
+
+
+@pytest.mark.anyio
+async def test_it_sees_the_pictures_that_reach_it(tmp_path: Path) -> None:
+    model = models.load("kimi_k25", tmp_path)
+    engine = ScriptedEngine(model, tmp_path / "log.jsonl")
+    app = create_app(engine, model.format, model.tokenizer, Settings(served_model_name="scripted"))
+    colors = ("blue", "red", "blue")
+    parts = [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{tasks.PICTURES[color]}"}}
+        for color in colors
+    ]
+    body = {"model": "scripted", "messages": [user([{"type": "text", "text": tasks.SIGHT}, *parts])]}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://dovetail") as client:
+        answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.json()["choices"][0]["message"]["content"] == tasks.sight_answer(colors)

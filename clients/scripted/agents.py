@@ -11,13 +11,14 @@ Call = tuple[str, dict[str, Any]]
 class Hands(NamedTuple):
     """One agent's tools.
 
-    `report`: for an agent that ends by a call.
+    `report`: for an agent that ends by a call. `look`: for one that shows pictures to the model.
     """
 
     read: Callable[[str], Call]
     edit: Callable[[str, str, str], Call]
     run: Callable[[str], Call]
     report: Callable[[str], Call] | None = None
+    look: Callable[[str], Call] | None = None
 
 
 def _sed(path: str, old: str, new: str) -> str:
@@ -37,12 +38,14 @@ _CODEX = Hands(
     lambda path: ("exec_command", {"cmd": f"cat {path}"}),
     lambda path, old, new: ("exec_command", {"cmd": _sed(path, old, new)}),
     lambda command: ("exec_command", {"cmd": command}),
+    look=lambda path: ("view_image", {"path": path}),
 )
 #: For frameworks that have no tools of their own: `clients/scripts/hands.py`.
 _OWN = Hands(
     lambda path: ("read_file", {"path": path}),
     lambda path, old, new: ("edit_file", {"path": path, "old": old, "new": new}),
     lambda command: ("run_command", {"command": command}),
+    look=lambda path: ("view_picture", {"path": path}),
 )
 
 #: By their names in the task's sentence.
@@ -53,6 +56,7 @@ HANDS = {
         lambda path: ("Read", {"file_path": path}),
         lambda path, old, new: ("Edit", _strings(path, old, new)),
         lambda command: ("Bash", {"command": command, "description": "Run it"}),
+        look=lambda path: ("Read", {"file_path": path}),
     ),
     "kimi-code": Hands(
         lambda path: ("Read", {"path": path}),

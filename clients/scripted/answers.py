@@ -105,6 +105,25 @@ def _blocks(match: re.Match[str], results: Sequence[str]) -> Turn:
     return [Say(f"{Path(match['path']).name}\n```\n{edit}\n```\n\n{tasks.EDIT_ANSWER}", "One word changes.")]
 
 
+def seen(color: str) -> str:
+    """The text that stands for a picture in the prompts that scripts read."""
+    return f"[a {color} picture]"
+
+
+_SEEN = re.compile(re.escape(seen("COLOR")).replace("COLOR", r"(\w+)"))
+
+
+def _sight(match: re.Match[str], results: Sequence[str]) -> Turn:
+    return [Say(tasks.sight_answer(_SEEN.findall(match.string, match.end())))]
+
+
+def _look(match: re.Match[str], results: Sequence[str]) -> Turn:
+    """An agent's tool shows a picture, in its result or in a message behind it."""
+    hands = HANDS[match["tools"]]
+    assert hands.look is not None
+    return _sight(match, results) if results else [Say(calls=(hands.look(match["path"]),))]
+
+
 def _slow(match: re.Match[str], results: Sequence[str]) -> Turn:
     return [Say(tasks.SLOW_ANSWER)]
 
@@ -128,6 +147,8 @@ SCRIPTS = tuple(
         ("person", re.escape(tasks.PERSON_REQUEST), _person),
         ("edit", tasks.EDIT_PATTERN, _edit),
         ("blocks", tasks.BLOCKS_PATTERN, _blocks),
+        ("sight", re.escape(tasks.SIGHT), _sight),
+        ("look", tasks.LOOK_PATTERN, _look),
         ("slow", re.escape(tasks.SLOW), _slow),
         ("grow", tasks.GROW_PATTERN, _grow),
         ("shortened", re.escape(tasks.SHORTENED), _went_on),

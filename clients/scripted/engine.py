@@ -6,17 +6,21 @@ It obeys the request's constraint like any other engine: an answer that the gram
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from clients import tasks
 from clients.scripted import answers
 from clients.scripted.answers import OTHER, SCRIPTS, SHORTENED, Say, Turn
 from clients.scripted.models import Model
-from dovetail.completion import Completion, EngineInfo, Finish, MetricSample, TokenBatch, TokenLogprob
+from dovetail.completion import Completion, EngineInfo, Finish, MetricSample, Picture, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
 from dovetail.events import Call, Message
 
@@ -42,6 +46,7 @@ class ScriptedEngine:
             (model.end_id,),
             draft_tokens=max(STEP_SIZES) - 1,
             prompt_logprobs=True,
+            pictures=model.format.picture in model.tokenizer.control,
         )
         self._model = model
         self._log = log
@@ -76,7 +81,7 @@ class ScriptedEngine:
 
     def _answer(self, completion: Completion) -> tuple[str, Say, tuple[int, ...], list[str]]:
         """The script's name, its first answer that the constraint allows, that answer's tokens, the tools' results."""
-        prompt = self._model.tokenizer.decode(completion.prompt)
+        prompt = self._read(completion)
         found = [(match.start(), script, match) for script in SCRIPTS for match in script.pattern.finditer(prompt)]
         if not found:
             return "other", *self._first(OTHER, prompt, completion), []
@@ -92,6 +97,14 @@ class ScriptedEngine:
             return script.name, *self._first(turn, prompt, completion), results
         except _NoSuchToolError:  # an agent's request for a title or a summary has the task's words, but no tools
             return "other", *self._first(toolless, prompt, completion), results
+
+    def _read(self, completion: Completion) -> str:
+        """The prompt's text, in which a picture is a text that tells its color."""
+        prompt = self._model.tokenizer.decode(completion.prompt)
+        if not completion.pictures:
+            return prompt
+        colors = map(_color, completion.pictures)
+        return re.sub(re.escape(self._model.format.picture or ""), lambda _: answers.seen(next(colors)), prompt)
 
     def _first(self, turn: Turn, prompt: str, completion: Completion) -> tuple[Say, tuple[int, ...]]:
         """The first answer that the constraint allows, with its tokens. Raises `EngineError` if there is none."""
@@ -170,6 +183,13 @@ class ScriptedEngine:
     def _write(self, line: dict[str, object]) -> None:
         with self._log.open("a") as log:
             log.write(json.dumps(line) + "\n")
+
+
+def _color(picture: Picture) -> str:
+    """The color of a picture whose pixels are alike: red, green or blue."""
+    pixel = Image.open(io.BytesIO(picture.data)).convert("RGB").getpixel((0, 0))
+    assert isinstance(pixel, tuple)
+    return ("red", "green", "blue")[pixel.index(max(pixel))]
 
 
 def _logprob(token: int, logprob: float) -> TokenLogprob:

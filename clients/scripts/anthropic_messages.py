@@ -2,19 +2,25 @@
 
 import anthropic
 from common import (
+    BLUE,
     BOTH,
     COUNT,
     HELLO,
     KEY,
+    LOOK,
+    LOOK_TOOL,
     MODEL,
     PARTLY_ENFORCED,
     PERSON_REQUEST,
+    RED,
     ROOT,
     SCHEMA,
+    SIGHT,
     TOO_LONG,
     TOOL,
     WEATHER,
     feature,
+    feature_of_sight,
     main,
     raises,
     result_of,
@@ -112,6 +118,29 @@ def structured():
     tool = {"name": "person", "input_schema": SCHEMA}
     message = ask(PERSON_REQUEST, tools=[tool], tool_choice={"type": "tool", "name": "person"})
     return calls(message)[0][1]
+
+
+def image(url):
+    source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
+    return {"type": "image", "source": source}
+
+
+@feature_of_sight
+def sight():
+    return text_of(ask([{"type": "text", "text": SIGHT}, image(RED), image(BLUE)]))
+
+
+@feature_of_sight
+def looked():
+    tools = [{"name": LOOK_TOOL["name"], "input_schema": LOOK_TOOL["parameters"]}]
+    message = ask(LOOK, tools=tools)
+    [use] = [block for block in message.content if block.type == "tool_use"]
+    messages = [
+        {"role": "user", "content": LOOK},
+        {"role": "assistant", "content": message.content},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": [image(RED)]}]},
+    ]
+    return text_of(ask("", messages=messages, tools=tools))
 
 
 @feature

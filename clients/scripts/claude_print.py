@@ -9,6 +9,7 @@ FLAGS = ("--permission-mode", "acceptEdits", "--allowedTools", "Read", "Edit", "
 
 agent(
     lambda prompt: [binary("claude"), "-p", prompt, *FLAGS],
+    sees=True,
     ANTHROPIC_BASE_URL=ROOT,
     ANTHROPIC_AUTH_TOKEN=KEY,
     ANTHROPIC_MODEL=MODEL,

@@ -50,4 +50,4 @@ def settings() -> list[str]:
 # The sandbox of codex needs rights that a container does not give; the task is confined to the scratch folder.
 FLAGS = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--model", MODEL, *settings())
 
-agent(lambda prompt: [binary("codex"), "exec", *FLAGS, prompt], CODEX_HOME=str(HOME), DOVETAIL_KEY=KEY)
+agent(lambda prompt: [binary("codex"), "exec", *FLAGS, prompt], sees=True, CODEX_HOME=str(HOME), DOVETAIL_KEY=KEY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from common import TASK, feature, main
+from common import TASK, feature, feature_of_sight, main
 
 HOME = Path("home").absolute()
 SCRATCH = Path("scratch").absolute()
@@ -46,8 +47,11 @@ def write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-def agent(command: Callable[[str], list[str]], request: str = "", **variables: str) -> None:
-    """Run the agent that `command` makes of a prompt through the tasks. It has nothing but these variables."""
+def agent(command: Callable[[str], list[str]], request: str = "", *, sees: bool = False, **variables: str) -> None:
+    """Run the agent that `command` makes of a prompt through the tasks. It has nothing but these variables.
+
+    `sees`: whether it has a tool that shows pictures.
+    """
 
     @feature
     def report():
@@ -57,6 +61,14 @@ def agent(command: Callable[[str], list[str]], request: str = "", **variables: s
     @feature
     def edited():
         return FILE.read_text()
+
+    if sees:
+
+        @feature_of_sight
+        def looked():
+            picture = SCRATCH / "red.png"
+            picture.write_bytes(base64.b64decode(TASK["pictures"]["red"]))
+            return run(command(TASK["look_request"].format(path=picture, tools=TOOLS)), **variables).strip()
 
     @feature
     def cancelled():

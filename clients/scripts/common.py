@@ -28,6 +28,12 @@ TOOL: dict[str, Any] = TASK["weather_tool"]
 #: The same with a keyword that no grammar enforces.
 PARTLY_ENFORCED: dict[str, Any] = TASK["partly_enforced_tool"]
 SCHEMA: dict[str, Any] = TASK["person_schema"]
+#: What to ask about two pictures, and the two as data: URLs.
+SIGHT: str = TASK["sight"]
+RED, BLUE = (f"data:image/png;base64,{TASK['pictures'][color]}" for color in ("red", "blue"))
+#: What to ask for a call of LOOK_TOOL, whose result is a picture.
+LOOK: str = TASK["look_request"].format(path="red.png", tools="own")
+LOOK_TOOL: dict[str, Any] = TASK["look_tool"]
 #: A prompt beyond every context.
 TOO_LONG = "word " * TASK["too_long_words"]
 
@@ -38,6 +44,11 @@ def feature(function: Callable[[], Any]) -> Callable[[], Any]:
     """Register the function under its name, which is the feature's."""
     _FEATURES[function.__name__] = function
     return function
+
+
+def feature_of_sight(function: Callable[[], Any]) -> Callable[[], Any]:
+    """`feature` for the one server whose model sees, which comes first."""
+    return feature(function) if os.environ.get("DOVETAIL_FIRST") else function
 
 
 def result_of(city: str) -> str:

@@ -3,19 +3,25 @@
 import openai
 import pydantic
 from common import (
+    BLUE,
     BOTH,
     COUNT,
     HELLO,
     KEY,
+    LOOK,
+    LOOK_TOOL,
     MODEL,
     PARTLY_ENFORCED,
     PERSON_REQUEST,
+    RED,
+    SIGHT,
     TOO_LONG,
     TOOL,
     URL,
     WEATHER,
     calls_of,
     feature,
+    feature_of_sight,
     main,
     raises,
     result_of,
@@ -94,6 +100,27 @@ def structured():
     messages = [{"role": "user", "content": PERSON_REQUEST}]
     parsed = client.chat.completions.parse(model=MODEL, messages=messages, response_format=Person, temperature=0)
     return parsed.choices[0].message.parsed.model_dump()
+
+
+@feature_of_sight
+def sight():
+    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in (RED, BLUE)]
+    return ask([{"type": "text", "text": SIGHT}, *pictures]).choices[0].message.content
+
+
+@feature_of_sight
+def looked():
+    tools = [{"type": "function", "function": LOOK_TOOL}]
+    message = ask(LOOK, tools=tools).choices[0].message
+    [made] = message.tool_calls
+    picture = [{"type": "image_url", "image_url": {"url": RED}}]
+    messages = [
+        {"role": "user", "content": LOOK},
+        message,
+        {"role": "tool", "tool_call_id": made.id, "content": picture},
+    ]
+    answer = client.chat.completions.create(model=MODEL, messages=messages, tools=tools, temperature=0)
+    return answer.choices[0].message.content
 
 
 @feature

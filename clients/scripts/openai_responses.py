@@ -5,18 +5,24 @@ import json
 import openai
 import pydantic
 from common import (
+    BLUE,
     BOTH,
     COUNT,
     HELLO,
     KEY,
+    LOOK,
+    LOOK_TOOL,
     MODEL,
     PARTLY_ENFORCED,
     PERSON_REQUEST,
+    RED,
+    SIGHT,
     TOO_LONG,
     TOOL,
     URL,
     WEATHER,
     feature,
+    feature_of_sight,
     main,
     raises,
     result_of,
@@ -107,6 +113,24 @@ def result():
 def structured():
     parsed = client.responses.parse(model=MODEL, input=PERSON_REQUEST, text_format=Person, temperature=0)
     return parsed.output_parsed.model_dump()
+
+
+@feature_of_sight
+def sight():
+    parts = [{"type": "input_text", "text": SIGHT}, *({"type": "input_image", "image_url": url} for url in (RED, BLUE))]
+    return ask([{"role": "user", "content": parts}]).output_text
+
+
+@feature_of_sight
+def looked():
+    tools = [{"type": "function", **LOOK_TOOL}]
+    first = ask(LOOK, tools=tools)
+    [made] = [item for item in first.output if item.type == "function_call"]
+    picture = [{"type": "input_image", "image_url": RED}]
+    output = [{"type": "function_call_output", "call_id": made.call_id, "output": picture}]
+    whole = ask([{"role": "user", "content": LOOK}, *first.output, *output], tools=tools).output_text
+    assert ask(output, tools=tools, previous_response_id=first.id).output_text == whole
+    return whole
 
 
 @feature
