@@ -62,6 +62,7 @@ HANDS = {
         lambda path: ("Read", {"path": path}),
         lambda path, old, new: ("Edit", {"path": path, "old_string": old, "new_string": new}),
         lambda command: ("Bash", {"command": command}),
+        look=lambda path: ("ReadMediaFile", {"path": path}),
     ),
     "kimi-cli": Hands(
         lambda path: ("ReadFile", {"path": path}),

@@ -13,6 +13,7 @@ API = os.environ["DOVETAIL_API"]
 write(HOME / "config.toml", "telemetry = false\n")
 agent(
     lambda prompt: [binary("kimi"), "-p", prompt],
+    sees=True,
     KIMI_CODE_HOME=str(HOME),
     KIMI_MODEL_NAME=MODEL,
     KIMI_MODEL_API_KEY=KEY,
