@@ -204,14 +204,16 @@ def test_a_turn_over_pictures_is_token_exact_and_cached(tried: Tried) -> None:
     draw = random.Random(5)
     talk = asking_about(sights.picture(draw), sights.picture(draw))
     history = sights.in_chat(talk)
-    body = history | {"max_tokens": TOKENS, "dovetail": OWN}
+    body = history | {"max_tokens": TOKENS, "dovetail": OWN | {"record": True}}
     message = post(tried.gateway, "v1/chat/completions", body)["choices"][0]["message"]
     before = message["dovetail"]
     more = sights.in_chat(asking_about(sights.picture(draw), text="And this?"))["messages"]
     body["messages"] = [*history["messages"], message, *more]
     answer = post(tried.gateway, "v1/chat/completions", body)
     after = answer["choices"][0]["message"]["dovetail"]
-    assert after["prompt_token_ids"][: len(before["prompt_token_ids"])] == before["prompt_token_ids"]
+    shown = [*before["prompt_token_ids"], *before["token_ids"]]
+    # Qwen3.5's template drops the reasoning of older turns, which is empty here, by training.
+    assert after["prompt_token_ids"][: len(shown)] == shown or not tried.has_own_template
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
 
 
@@ -276,3 +278,12 @@ def test_an_answer_ends_where_the_context_does(tried: Tried) -> None:
     answer = post(tried.gateway, "v1/chat/completions", body)
     assert answer["choices"][0]["finish_reason"] in ("length", "stop")
     assert answer["usage"]["total_tokens"] <= CONTEXT
+
+
+def test_a_picture_that_vllm_does_not_find_again_is_a_400(tried: Tried) -> None:
+    """vLLM's own chat fails for Gemma 3 with status 500 if a line break is behind a picture."""
+    asked = sights.in_chat(asking_about(sights.picture(random.Random(7)), text="\nWhat is it?")) | {"max_tokens": 4}
+    own = httpx.post(f"{tried.engine}/v1/chat/completions", json={"model": asking.MODEL, **asked}, timeout=300)
+    answer = post(tried.gateway, "v1/chat/completions", asked, status={500: 400}.get(own.status_code, 200))
+    if own.status_code == 500:
+        assert "placeholders" in answer["error"]["message"]

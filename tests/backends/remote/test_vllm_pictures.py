@@ -155,8 +155,19 @@ async def test_log_probabilities_beside_pictures() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_picture_that_vllm_cannot_read_is_the_clients_error() -> None:
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, UNREADABLE),
+        (
+            500,
+            "Expected there to be 2 prompt placeholders, but instead found 1 prompt placeholders!",
+        ),
+    ],
+)
+async def test_a_picture_that_vllm_cannot_read_or_place_is_the_clients_error(status: int, message: str) -> None:
+    """The same request again would fail in the same way."""
     async with Seeing() as fake:
-        fake.pages[PATH] = lambda body: (400, error(UNREADABLE))
-        with pytest.raises(InvalidRequest, match="the engine refused this: Failed to load image"):
+        fake.pages[PATH] = lambda body: (status, error(message))
+        with pytest.raises(InvalidRequest, match=f"the engine refused this: {message[:20]}"):
             await asked(fake, pictures=(PICTURE,))

@@ -57,6 +57,8 @@ _TOO_LONG = re.compile(
     r"context (length|size|window)|maximum (model|input|context) len|longer than the model|max_model_len", re.I
 )
 
+#: vLLM's message, with status 500, if it does not find the places of all pictures (Gemma 3's before a line break).
+_PLACES = re.compile(r"found \d+ prompt placeholders")
 
 #: The longest Retry-After to pass on, in seconds.
 _LONGEST_WAIT = 86_400
@@ -101,7 +103,7 @@ def refusal(server: str, status: int, body: bytes | str, retry_after: str | None
         return EngineError(f"{server} does not accept the API key: --engine-api-key-file names the file that holds it")
     if status in (408, 429, 503):
         return busy(f"{server} accepts no more requests now: {reason}", status, seconds_of(retry_after))
-    if status in (400, 413, 422):
+    if status in (400, 413, 422) or (status == 500 and _PLACES.search(reason)):
         _log.info("%s refused a request with HTTP status %d: %s", server, status, reason)
         kind = ContextExceeded if _TOO_LONG.search(reason) else InvalidRequest
         return kind(f"the engine refused this: {redacted(reason)}")
