@@ -91,9 +91,10 @@ class Conversation:
         return Conversation([Turn(each.role, texts(each), each.calls, each.answers) for each in self.turns], self.tools)
 
 
-def picture(draw: random.Random) -> str:
+def picture(draw: random.Random, size: tuple[int, int] | None = None) -> str:
+    """A picture as a data: URL, of any size if none is given."""
     kind, out = draw.choice(("PNG", "JPEG", "WEBP")), io.BytesIO()
-    size = draw.randint(30, 200), draw.randint(30, 200)
+    size = size or (draw.randint(30, 200), draw.randint(30, 200))
     mode = "L" if draw.random() < 0.2 else "RGB"
     noise = draw.randbytes(64 * len(mode))
     Image.frombytes(mode, (8, 8), noise).resize(size).save(out, kind)

@@ -70,11 +70,19 @@ class Oracle:
         self._process.communicate()
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def tried(request: pytest.FixtureRequest, program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
-    python = program.with_name("python")
-    if subprocess.run([python, "-c", "import torchvision"], capture_output=True).returncode:
+@pytest.fixture(scope="module")
+def python(program: Path) -> Path:
+    """The Python beside vLLM."""
+    found = program.with_name("python")
+    if subprocess.run([found, "-c", "import torchvision"], capture_output=True).returncode:
         pytest.skip("the environment with vLLM has no torchvision: setup.sh adds it")
+    return found
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def tried(
+    request: pytest.FixtureRequest, program: Path, python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tried]:
     model = MODELS[request.param]
     template = None
     if model.template is not None:
@@ -189,6 +197,14 @@ def asking_about(*pictures: str, text: str = "What do you see here, and how does
     return Conversation([sights.Turn("user", [*parts, ("text", text)])], ())
 
 
+def test_the_models_answer_by_what_they_see(tried: Tried) -> None:
+    """Otherwise equal answers would prove nothing."""
+    draw = random.Random(9)
+    same_size = [sights.picture(draw, size=(112, 112)) for _ in range(10)]
+    answers = [own_chat(tried.engine, asking_about(picture)) for picture in same_size]
+    assert len({tuple(prompt) for prompt, _ in answers}) == 1 and len({tuple(ids) for _, ids in answers}) > 5
+
+
 @pytest.mark.parametrize("api", [chat, responses, messages])
 def test_the_same_picture_again_is_in_the_cache_and_another_is_not(
     tried: Tried, api: Callable[[str, Conversation], Answered]
@@ -287,3 +303,20 @@ def test_a_picture_that_vllm_does_not_find_again_is_a_400(tried: Tried) -> None:
     answer = post(tried.gateway, "v1/chat/completions", asked, status={500: 400}.get(own.status_code, 200))
     if own.status_code == 500:
         assert "placeholders" in answer["error"]["message"]
+
+
+def test_a_vllm_that_dovetail_starts_sees(program: Path, python: Path, tmp_path: Path) -> None:
+    target = vision.qwen2_5_vl(tmp_path / "target")
+    words = (str(target), "--engine", "vllm", "--vllm", program, "--engine-log", tmp_path / "vllm.log")
+    options = ("--context", "1024", "--dtype", "float32", "--max-batch", "2", "--strict", "off")
+    with up(processes.dovetail(*words, *options, "--served-model-name", asking.MODEL)) as server:
+        shown = sights.picture(random.Random(8))
+        answered = chat(server.url, asking_about(shown))
+    [place] = [i for i, token in enumerate(answered.prompt) if token == vision.QWEN_PICTURE]
+    took = 1 + answered.tokens - len(answered.prompt)
+    prompt = [*answered.prompt[:place], *[vision.QWEN_PICTURE] * took, *answered.prompt[place + 1 :]]
+    oracle = Oracle(python, target)
+    try:
+        assert took > 1 and oracle.ids(prompt, [shown]) == answered.ids
+    finally:
+        oracle.close()

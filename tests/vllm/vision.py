@@ -22,6 +22,8 @@ _QWEN = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
+#: The id of Qwen's place for a picture; a token for each byte comes before.
+QWEN_PICTURE = 256 + _QWEN.index("<|image_pad|>")
 _GEMMA = (
     "<pad>",
     "<eos>",
@@ -174,6 +176,9 @@ def gemma3(folder: Path, template: str | None = None) -> Path:
     # As published checkpoints call them; transformers writes other names since version 5.
     weights = load_file(folder / "model.safetensors")
     weights = {name.replace("vision_tower.", "vision_tower.vision_model."): it for name, it in weights.items()}
+    # New models have zeros here, and would see nothing; and with large embeddings they repeat their last token.
+    weights["multi_modal_projector.mm_input_projection_weight"] = torch.randn(64, 128) * 0.3
+    weights["language_model.model.embed_tokens.weight"] *= 0.05
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     images = _IMAGES | {"size": {"height": 56, "width": 56}, "do_pan_and_scan": None, "image_seq_length": 4}
     _json(folder / "preprocessor_config.json", images | {"image_processor_type": "Gemma3ImageProcessor"})
