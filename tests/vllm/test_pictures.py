@@ -307,9 +307,10 @@ def test_a_picture_that_vllm_does_not_find_again_is_a_400(tried: Tried) -> None:
 
 def test_a_vllm_that_dovetail_starts_sees(program: Path, python: Path, tmp_path: Path) -> None:
     target = vision.qwen2_5_vl(tmp_path / "target")
-    words = (str(target), "--engine", "vllm", "--vllm", program, "--engine-log", tmp_path / "vllm.log")
-    options = ("--context", "1024", "--dtype", "float32", "--max-batch", "2", "--strict", "off")
-    with up(processes.dovetail(*words, *options, "--served-model-name", asking.MODEL)) as server:
+    engine = ("--engine", "vllm", "--vllm", program, "--engine-log", tmp_path / "vllm.log")
+    options = ("--engine-args=--enforce-eager", "--context", "1024", "--dtype", "float32", "--max-batch", "2")
+    named = ("--served-model-name", asking.MODEL, "--strict", "off")
+    with up(processes.dovetail(str(target), *engine, *options, *named)) as server:
         shown = sights.picture(random.Random(8))
         answered = chat(server.url, asking_about(shown))
     [place] = [i for i, token in enumerate(answered.prompt) if token == vision.QWEN_PICTURE]
