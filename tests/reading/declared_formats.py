@@ -5,6 +5,7 @@ from __future__ import annotations
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
 from dovetail.formats.declared.named_calls import KeyedCalls, NamedCalls
+from dovetail.formats.derived import generic
 
 
 class Named(DeclaredFormat):
@@ -53,4 +54,9 @@ class SectionKeyTags(DeclaredFormat):
     )
 
 
-DECLARED: dict[str, type[DeclaredFormat]] = {kind.name: kind for kind in (Named, NamedInText, Keyed, SectionKeyTags)}
+#: How models without tools in their templates write calls, whose tags are ordinary text.
+Generic = generic.family((), ("<|end|>",))
+
+DECLARED: dict[str, type[DeclaredFormat]] = {
+    kind.name: kind for kind in (Named, NamedInText, Keyed, SectionKeyTags, Generic)
+}

@@ -244,7 +244,9 @@ def _own_names(plan: Plan) -> frozenset[str] | None:
 def plan_format(plan: Plan) -> Format:
     """The plan's format. One that was detected is detected again, because it may be more than a name: a template."""
     folder, setting = Path(plan.folders["target"]), plan.settings["format"]
-    return dovetail.format(folder) if setting.source == "default" else served_format(setting.value, folder)
+    if setting.source != "default":
+        return served_format(setting.value, folder)
+    return dovetail.format(folder, generic_tools=plan.value("generic_tools") is not False)
 
 
 def embedded_app(

@@ -272,11 +272,16 @@ class Format(ABC):
 
         Raises `InvalidRequest` naming the field for a history that cannot be repaired, and for an unknown kind.
         """
-        repaired = self.repaired(messages, off=off)
+        repaired = self.repaired(messages, tools, off=off)
         return repaired.messages, repaired.repairs
 
     def repaired(
-        self, messages: Messages, *, off: Iterable[str] = (), verbatim: Mapping[int, str] = MappingProxyType({})
+        self,
+        messages: Messages,
+        tools: Tools = None,
+        *,
+        off: Iterable[str] = (),
+        verbatim: Mapping[int, str] = MappingProxyType({}),
     ) -> Repaired:
         """The same, and the places of the client's messages in the repaired history.
 

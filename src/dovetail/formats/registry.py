@@ -91,9 +91,10 @@ JINJA = "jinja"
 NAMES = (*FAMILIES, JINJA)
 
 
-def format(name_or_path: str | Path) -> Format:
+def format(name_or_path: str | Path, *, generic_tools: bool = True) -> Format:
     """The format with this name, or the one that the checkpoint in this folder was trained on (see `Format.because`).
 
+    `generic_tools`: whether a chat template that shows no tools gets them as text, in a layout that most models know.
     The file of a chat template is not enough, because only the tokenizer tells which of its marks are control tokens.
     Raises `UnknownFormat` if there is no such format or folder, and `CheckpointError` if no format fits the checkpoint.
     """
@@ -105,7 +106,7 @@ def format(name_or_path: str | Path) -> Format:
         # Imports the template engine when there is a template to compare with.
         from dovetail.formats.derived.detection import detect
 
-        return detect(path, FAMILIES)
+        return detect(path, FAMILIES, generic_tools=generic_tools)
     if path.is_file():
         raise UnknownFormat(
             f"{path} is a file: give the folder of its checkpoint, whose tokenizer has the control tokens"

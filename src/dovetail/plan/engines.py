@@ -29,13 +29,13 @@ class ChatFormat(msgspec.Struct, frozen=True):
     reads_calls: bool = True
 
 
-def chat_format(folder: str) -> ChatFormat:
+def chat_format(folder: str, *, generic_tools: bool = True) -> ChatFormat:
     """What `dovetail.format` detects in a checkpoint's folder."""
     from dovetail.formats import format  # imports every family, which a plan that names its format does not need
     from dovetail.formats.registry import JINJA
 
     try:
-        detected = format(folder)
+        detected = format(folder, generic_tools=generic_tools)
         return ChatFormat(detected.name, detected.because or None, detected.name == JINJA, detected.reads_calls)
     except DovetailError as error:
         return ChatFormat(None, error.message)

@@ -566,6 +566,12 @@ OPTIONS: tuple[Option, ...] = (
         common=True,
     ),
     _serving(
+        "generic_tools",
+        bool | None,
+        "give a model whose chat template shows no tools its tools, calls and results as text, in a layout that most "
+        "models know (default: yes)",
+    ),
+    _serving(
         "strict",
         Literal["off", "names", "schema"],
         "what calls are constrained to, unless the tool or the request says otherwise: nothing, tool names, or names "

@@ -193,7 +193,7 @@ def _defaults(discovery: Discovery, folders: Mapping[str, str], engine: str, adv
     if "format" in settings:
         _check_format(settings["format"], folders.get("target"))
     elif discovery.target is not None:
-        detected = chat_format(folders["target"])
+        detected = chat_format(folders["target"], generic_tools=value(settings, "generic_tools") is not False)
         values["format"] = detected.name
         if detected.template:
             why = f"the format is {detected.name}: {detected.reason}"

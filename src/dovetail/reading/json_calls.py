@@ -186,6 +186,8 @@ class JsonCallReader(JsonObjectReader):
             space = yield from self._skip(WHITESPACE, MOST_SPACE)
         if self._wrapped and self.wrapper_end and (yield from self._next_is(self.wrapper_end)) is not None:
             self._unread()
+        elif space and self.text_openers and (yield from self._next_is(*self._unindented_openers())) is not None:
+            self._unread()  # another section, whose opener is ordinary text
         elif space and len((yield from self._peek())) == 1:
             self._events.append(Content(space))
 

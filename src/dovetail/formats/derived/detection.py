@@ -70,12 +70,15 @@ class _Checkpoint(TokenizerFiles):
         return None
 
 
-def detect(folder: Path, families: Mapping[str, type[Format]]) -> Format:
-    """The format of the checkpoint in `folder`. Raises `CheckpointError` when its files do not determine one."""
+def detect(folder: Path, families: Mapping[str, type[Format]], *, generic_tools: bool = True) -> Format:
+    """The format of the checkpoint in `folder`. Raises `CheckpointError` when its files do not determine one.
+
+    `generic_tools`: whether a template that shows no tools gets them in the generic way.
+    """
     checkpoint = _Checkpoint(folder)
     if not checkpoint.controls:
         raise CheckpointError(f"{folder}: neither tokenizer.json nor tokenizer_config.json declares control tokens")
-    return (_by_template if checkpoint.templates else _by_names)(checkpoint, families)
+    return _by_template(checkpoint, families, generic_tools) if checkpoint.templates else _by_names(checkpoint, families)
 
 
 def with_template(name: str, folder: Path, families: Mapping[str, type[Format]]) -> Format:
@@ -130,7 +133,7 @@ def _check_template(own: Format) -> None:
         return
 
 
-def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) -> Format:
+def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]], generic_tools: bool) -> Format:
     from dovetail.formats.derived.jinja import jinja
     from dovetail.formats.derived.template import Template
 
@@ -141,6 +144,7 @@ def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) 
         [family() for family in families.values()],
         with_tools=Template(with_tools.source, checkpoint.special),
         ends=checkpoint.ends,
+        generic_tools=generic_tools,
     )
     _check_template(own)
     differences: dict[str, str] = {}
@@ -165,9 +169,12 @@ def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) 
 def _reads(own: JinjaFormat) -> str:
     """How the calls that a template shows are read, or why they are not."""
     from dovetail.formats.derived.differencing import NAME as DERIVED
+    from dovetail.formats.derived.generic import NAME as GENERIC
 
     if own.family_name == DERIVED:
         return f"the layout of its calls was derived by differencing ({own.call_opening!r})"
+    if own.family_name == GENERIC:
+        return f"it shows no tools, so they are declared as text, and calls are generic ({own.call_opening!r})"
     if own.reads_calls:
         return f"it shows calls as {own.family_name} reads them ({own.call_opening!r})"
     return f"tool calls are not read, because {own.derived.derivation.reason}"

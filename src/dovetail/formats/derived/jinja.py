@@ -17,7 +17,7 @@ from dovetail.conversation import check_renderable
 from dovetail.errors import DovetailError, RenderError
 from dovetail.events import Message
 from dovetail.formats.base import Format, Messages, ReasoningBlock, Tools
-from dovetail.formats.derived import differencing, proof
+from dovetail.formats.derived import differencing, generic, proof
 from dovetail.formats.derived.differencing import Derivation, Derived
 from dovetail.formats.derived.limits import Limits
 from dovetail.formats.derived.probes import Block, Probe
@@ -25,6 +25,7 @@ from dovetail.formats.derived.proof import Verdict
 from dovetail.formats.derived.template import Template, pattern
 from dovetail.formats.efforts import EFFORTS
 from dovetail.formats.parts import with_places
+from dovetail.formats.prompts.history import GENERIC_TOOLS, Repair, Repaired
 from dovetail.grammar import Grammar
 from dovetail.reading import CallReader, Reader
 from dovetail.tokens import Prompt, Segment
@@ -64,11 +65,20 @@ class Plain(Format):
 
 
 class Templates:
-    """A model's chat template, or two of them: `with_tools` is for requests with tools."""
+    """A model's chat template, or two of them: `with_tools` is for requests with tools.
 
-    def __init__(self, template: Template, with_tools: Template, controls: frozenset[str]) -> None:
+    `spelling`: how a template that shows no tools is given them.
+    """
+
+    def __init__(
+        self,
+        template: Template,
+        with_tools: Template,
+        controls: frozenset[str],
+        spelling: generic.Spelling | None = None,
+    ) -> None:
         self.template, self.with_tools = template, with_tools
-        self.controls = controls
+        self.controls, self._spelling = controls, spelling
         self._pattern = pattern(controls)
         declared = {*template.options, *with_tools.options}
         self.options = tuple(sorted(declared - {"thinking"}))  # every format has that option
@@ -85,6 +95,8 @@ class Templates:
         limits: Limits | None = None,
         now: datetime.datetime | None = None,
     ) -> Prompt:
+        if self._spelling is not None:
+            messages, tools = self._spelling.spelled(messages, tools), None
         # If the client sets one of several switches, the others get the same value.
         switched = next((options[switch] for switch in self.switches if switch in options), thinking)
         return (self.with_tools if tools else self.template).render(
@@ -217,6 +229,35 @@ class JinjaFormat(Format):
         """Whether the family reads the template's calls, and writes or constrains them in another layout."""
         return self.verdict is not None and not self.verdict.reading and bool(self.verdict.failure)
 
+    @property
+    def takes_generic_tools(self) -> bool:
+        """Whether the template shows neither calls nor tools, and ends turns."""
+        shows_calls = self.reads_calls or self.derived.derivation.shows is not None
+        return bool(self._all_ends) and not shows_calls and not self._probe.shows_tools()
+
+    def with_generic_tools(self) -> JinjaFormat:
+        """The same template, given tools in the generic way."""
+        old, probe = self._templates, self._probe
+        family = generic.family(tuple(old.controls), self._all_ends)
+        spelling = generic.Spelling(probe.shows_system(), self.history_rules.parts == "parts", family.controls)
+        templates = Templates(old.template, old.with_tools, old.controls, spelling)
+        made = JinjaFormat(templates, probe, family(), generic.OPENER, self._ends)
+        made.history_rules = generic.rules(self.history_rules)
+        return made
+
+    def repaired(
+        self,
+        messages: Messages,
+        tools: Tools = None,
+        *,
+        off: Iterable[str] = (),
+        verbatim: Mapping[int, str] = MappingProxyType({}),
+    ) -> Repaired:
+        repaired = super().repaired(messages, tools, off=off, verbatim=verbatim)
+        if self.family_name == generic.NAME and GENERIC_TOOLS not in off and generic.uses_tools(messages, tools):
+            repaired.repairs.append(Repair(GENERIC_TOOLS, "tools"))
+        return repaired
+
     def _render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
     ) -> Prompt:
@@ -288,6 +329,7 @@ def jinja(
     *,
     with_tools: Template | None = None,
     ends: Iterable[str] = (),
+    generic_tools: bool = True,
 ) -> JinjaFormat:
     """The format of a chat template. The same template gives the same format, which is made once.
 
@@ -295,9 +337,10 @@ def jinja(
     `families`: the formats of which one may read the template's calls.
     `with_tools`: the template for requests with tools, if the model has a second one.
     `ends`: the control tokens that end a turn according to the checkpoint's configuration.
+    `generic_tools`: whether a template that shows no tools gets them in the generic way.
     """
     kinds = tuple(type(family) for family in families)
-    fmt = _jinja(template, with_tools or template, frozenset(controls), kinds, tuple(ends))
+    fmt = _jinja(template, with_tools or template, frozenset(controls), kinds, tuple(ends), generic_tools)
     if not fmt.reads_calls:
         _log.info("tool calls are not read: %s", fmt.derived.derivation.reason)
     return fmt
@@ -310,6 +353,7 @@ def _jinja(
     controls: frozenset[str],
     families: tuple[type[Format], ...],
     ends: tuple[str, ...],
+    generic_tools: bool,
 ) -> JinjaFormat:
     templates = Templates(template, with_tools, controls)
     probe = Probe(templates.probe, templates.with_tools.source)
@@ -321,6 +365,10 @@ def _jinja(
         exact = JinjaFormat(templates, probe, *native, ends, writer=fmt.derived.format)
         vars(exact)["derived"] = fmt.derived
         return exact if exact.verdict == Verdict() else fmt.derived.format
+    if generic_tools and fmt.takes_generic_tools:
+        with_generic = fmt.with_generic_tools()
+        if with_generic.verdict is not None and not with_generic.verdict.reading:
+            return with_generic
     return fmt
 
 

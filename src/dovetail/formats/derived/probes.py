@@ -234,6 +234,15 @@ class Probe:
         two = self._text({"role": "system", "content": _ANSWER}, system, _USER)
         return "first" if _in_order(two, _ANSWER, _MORE, _QUESTION) else "one"
 
+    def shows_system(self) -> bool:
+        """Whether the template shows a system message at the beginning."""
+        contents = (_MORE, [{"type": "text", "text": _MORE}])
+        return any(_MORE in self._text({"role": "system", "content": content}, _USER) for content in contents)
+
+    def shows_tools(self) -> bool:
+        """Whether the template shows the tools of a request."""
+        return _NAME in self._text(_USER)
+
     def _takes(self, *messages: Mapping[str, Any]) -> bool:
         return self._prompt(*messages) is not None
 

@@ -190,7 +190,7 @@ def _traced(value: Any) -> Any:
     if kind is list:
         return [_traced(item) for item in value]
     if isinstance(value, str):
-        return Traced(value)
+        return value if isinstance(value, Traced) else Traced(value)
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):

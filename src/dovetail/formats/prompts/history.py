@@ -32,8 +32,10 @@ from dovetail.formats.prompts.turns import (
 
 #: The repair that changes no history: it is left out with the others, and made where the answer is read.
 UNMARKED_CALL = "unmarked_call"
-#: Every kind of repair and what it does. Clients and metrics may rely on the names. `hidden_call` and `hidden_result`
-#: only report what the template does. The last two refuse a history that cannot be repaired.
+#: The repair that reports that the prompt has tools in the generic way (`derived.generic`).
+GENERIC_TOOLS = "generic_tools"
+#: Every kind of repair and what it does. Clients and metrics may rely on the names. `hidden_call`, `hidden_result`
+#: and `generic_tools` only report what is done. The last two refuse a history that cannot be repaired.
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "developer_role": "the role developer becomes system if the model does not know it",
@@ -64,6 +66,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "knows none in a message of this role",
         "hidden_call": "a call is left out of the prompt, because the chat template shows none",
         "hidden_result": "a result is left out of the prompt, because the chat template shows none",
+        GENERIC_TOOLS: "tools, calls and results stand in the prompt as text in a generic layout, because the chat template "
+        "shows none",
         UNMARKED_CALL: "an answer that is nothing but the JSON of a call to one of the tools is that call; a defect of "
         "the answer reports it",
         "orphan_result": "a result that answers no earlier call is refused",

@@ -105,7 +105,7 @@ def written_prompt(
 def _spliced(request: TurnRequest, fmt: Format, answers: Mapping[int, Spelling], off: frozenset[str]) -> WrittenPrompt:
     verbatim = {i: "".join(answer.pieces) for i, answer in answers.items()}
     with request.trace.stage("repair"):
-        messages, repairs, places = fmt.repaired(request.messages, off=off, verbatim=verbatim)
+        messages, repairs, places = fmt.repaired(request.messages, request.tools, off=off, verbatim=verbatim)
     alone = {place: answers[i] for i in answers if (place := places[i]) is not None}
     if len(alone) < len(answers):
         raise Incomplete([i for i in answers if places[i] is None])

@@ -45,7 +45,7 @@ def _by_name(name: str) -> Format:
 def _detected(candidates: tuple[str, ...], folder: Path | None) -> Format:
     if folder is not None:
         try:
-            detected = dovetail.format(folder)
+            detected = dovetail.format(folder, generic_tools=False)  # vLLM renders, with the template alone
         except DovetailError as error:
             _log.warning("the format of %s was not detected: %s", folder, error)
         else:
