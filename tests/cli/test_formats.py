@@ -47,11 +47,20 @@ def test_a_template_whose_calls_were_derived(described) -> None:  # type: ignore
 
 
 def test_a_template_without_calls(described) -> None:  # type: ignore[no-untyped-def]
-    shown = json.loads(described(template(""), "--json"))
+    source = "{{ tools | tojson }}" + template("")
+    shown = json.loads(described(source, "--json"))
     assert (shown["family"], shown["reads_calls"]) == ("plain", False)
     assert shown["reason"].startswith("the chat template shows no calls")
     assert "calls" not in shown
-    assert "the chat template shows no calls" in described(template("")).replace("\n", " ")
+    assert "the chat template shows no calls" in described(source).replace("\n", " ")
+
+
+def test_a_template_without_tools(described) -> None:  # type: ignore[no-untyped-def]
+    shown = json.loads(described(template(""), "--json"))
+    assert (shown["family"], shown["reads_calls"], shown["proved"]) == ("generic", True, True)
+    assert shown["calls"]["section"] == "<tool_call>\n{call}\n</tool_call>"
+    text = " ".join(described(template("")).split())
+    assert "tools text in a generic layout, because the template shows none" in text
 
 
 def test_a_template_that_a_native_family_reads(described, shared_data: Path) -> None:  # type: ignore[no-untyped-def]

@@ -240,6 +240,11 @@ def test_a_drafters_target_with_a_nul_is_refused(tmp_path: Path, capsys: pytest.
         (LISTED, "note", 'the layout of its calls was derived by differencing (\'<|calls|>[{"tool": "\')'),
         (
             template(""),
+            "note",
+            "it shows no tools: they, calls and results are text in a generic layout ('<tool_call>')",
+        ),
+        (
+            template("{{- tools | tojson }}"),
             "warning",
             "tool calls are not read, because the chat template shows no calls: a history with a",
         ),
@@ -250,7 +255,7 @@ def test_a_drafters_target_with_a_nul_is_refused(tmp_path: Path, capsys: pytest.
             "'<|im_end|>' ends a turn",
         ),
     ],
-    ids=["derived", "no calls", "contradictory"],
+    ids=["derived", "generic", "no calls", "contradictory"],
 )
 def test_the_plan_says_how_a_template_of_its_own_is_read(
     plan: Any, tmp_path: Path, source: str, level: str, reads: str

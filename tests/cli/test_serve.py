@@ -318,9 +318,9 @@ def test_where_requests_are_recorded(pair: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("template", "shown"), [(PLAIN, False), (HERMES, True)])
 def test_the_printed_curl_has_tools_if_the_template_shows_them(tmp_path: Path, template: str, shown: bool) -> None:
-    """The server refuses tools that its prompts do not show."""
+    """The server refuses tools that its prompts do not show; but a template that shows none gets them as text."""
     folder = checkpoint(Path(write(tmp_path / "model", QWEN3_8B)), *SMALL_CONTROLS, template=template)
-    for options in ({}, {"format": "hermes"} if shown else {}):
+    for options in ({"generic_tools": False}, {"format": "hermes"} if shown else {"generic_tools": False}):
         console = Console(file=io.StringIO(), width=200)
         plan = resolve(str(folder), options, engine="vllm")
         serve._introduce(plan, NO_KEYS, console)

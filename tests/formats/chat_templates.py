@@ -84,6 +84,12 @@ def of(path: Path) -> JinjaFormat:
     return of_source(source, controls(source))
 
 
-def of_source(source: str, literals: tuple[str, ...] = ("<|im_start|>", "<|im_end|>", "</s>")) -> JinjaFormat:
+def of_source(
+    source: str,
+    literals: tuple[str, ...] = ("<|im_start|>", "<|im_end|>", "</s>"),
+    *,
+    ends: tuple[str, ...] = ("</s>",),
+    generic_tools: bool = True,
+) -> JinjaFormat:
     families = [family() for family in FAMILIES.values()]
-    return jinja(Template(source, SPECIAL), literals, families, ends=("</s>",))
+    return jinja(Template(source, SPECIAL), literals, families, ends=ends, generic_tools=generic_tools)

@@ -324,7 +324,7 @@ def test_a_family_reads_the_arguments_that_a_template_shows_as_a_whole_only(show
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (template(""), "the chat template shows no calls"),
+        (template("{{- tools | tojson }}"), "the chat template shows no calls"),
         (REFUSES_QUOTES + LISTED, "the chat template refuses this conversation: no quotes"),
         (_OPEN + _LIE + _CLOSE, "the chat template shows no calls"),
         (LISTED.replace("{{- m.content", _LIE + "{{- m.content"), "one of its markers begins like another or is empty"),

@@ -117,7 +117,7 @@ KNOWN = {
         *("internlm", "none", "reasoning_content", "<|im_end|>"),
         *("text", "object", False),
     ),
-    "google-gemma-2-2b-it": ("plain", "none", "reasoning_content", "<end_of_turn>", "text", "any", False),
+    "google-gemma-2-2b-it": ("generic", "none", "reasoning_content", "<end_of_turn>", "text", "any", False),
     "microsoft-Phi-3.5-mini-instruct": ("plain", "none", "reasoning_content", "</s>", "text", "any", False),
 }
 
@@ -303,12 +303,12 @@ NO_CALLS = """{%- for message in messages -%}
 def test_a_template_that_shows_no_calls_reports_those_that_it_drops() -> None:
     """The prompt is the template's, and the client reads in the response what is not in it."""
     messages = [user(), {**_calls('{"city": "Paris"}'), "content": ""}, {**_ANSWERED, "content": "18 C"}]
-    fmt = chat_templates.of_source(NO_CALLS)
+    fmt = chat_templates.of_source(NO_CALLS, generic_tools=False)
     repaired, repairs = fmt.repair(messages)
     assert [(each.kind, each.where) for each in repairs] == [("hidden_call", "messages[1].tool_calls")]
     assert "Paris" not in fmt.render(repaired).text and "18 C" in fmt.render(repaired).text
     without_results = NO_CALLS.replace("in messages", "in messages if message.role != 'tool'")
-    kinds = [each.kind for each in chat_templates.of_source(without_results).repair(messages)[1]]
+    kinds = [each.kind for each in chat_templates.of_source(without_results, generic_tools=False).repair(messages)[1]]
     assert kinds == ["hidden_call", "hidden_result"]
     refusing = NO_CALLS.replace("{%- for", "{{ raise_exception('no') if 'tool_calls' in messages[1] }}{%- for")
     assert not chat_templates.of_source(refusing).history_rules.hides_calls  # a refusal is an error
@@ -484,7 +484,7 @@ def test_a_continued_message_equals_that_of_transformers(shared_data: Path) -> N
     cuts,
 )
 def test_a_plain_reader_loses_nothing_and_ignores_the_splits(pieces: list[str], places: list[int]) -> None:
-    fmt, text = chat_templates.of_source(CHATML), "".join(pieces)
+    fmt, text = chat_templates.of_source(CHATML, generic_tools=False), "".join(pieces)
     whole = fmt.parse(text, TOOLS)
     reader = fmt.reader(TOOLS)
     events = [event for piece in cut(text, places) for event in reader.feed(piece)]
@@ -496,7 +496,7 @@ def test_a_plain_reader_loses_nothing_and_ignores_the_splits(pieces: list[str], 
 
 
 def test_a_plain_model_makes_no_calls() -> None:
-    fmt = chat_templates.of_source(CHATML)
+    fmt = chat_templates.of_source(CHATML, generic_tools=False)
     assert (fmt.name, fmt.family_name, fmt.reasoning, fmt.call_opening) == ("jinja", "plain", "none", "")
     assert fmt.end_of_turn == ("<|im_end|>", "</s>")
     with pytest.raises(InvalidRequest, match="jinja cannot be constrained yet"):

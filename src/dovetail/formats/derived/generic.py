@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dovetail.events import Call
-from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declarations import cached
 from dovetail.formats.declared.declared import DeclaredFormat, JsonCalls
 from dovetail.formats.derived.traced import Mixture, Traced
@@ -48,18 +47,15 @@ Messages = Sequence[Mapping[str, Any]]
 
 def family(controls: Sequence[str], ends: Sequence[str]) -> type[DeclaredFormat]:
     """The family of the calls. `controls`: the tokenizer's control tokens. `ends`: those that end a turn."""
-    attributes = {
+    attributes: dict[str, Any] = {
         "name": NAME,
         "calls": CALLS,
         "script": JsonOrTagReader,
-        "reasoning": _NO_REASONING,
+        "reasoning": "none",
         "controls": tuple(tag for tag in (OPENER, CLOSER) if tag in controls),
         "end_of_turn": tuple(ends),
     }
     return type("Generic", (DeclaredFormat,), attributes)
-
-
-_NO_REASONING: ReasoningBlock = "none"
 
 
 def rules(plain: HistoryRules) -> HistoryRules:
@@ -107,16 +103,13 @@ class Spelling(NamedTuple):
             if message["role"] == "tool":
                 results += ("\n" if results else "", _BEFORE_RESULT, content, _AFTER_RESULT)
                 continue
-            if results and message["role"] == "user":
-                message = {**message, "content": self._joined(*results, "\n\n", content)}
-            elif results:
+            before = (*results, "\n\n") if results and message["role"] == "user" else ()
+            if results and not before:
                 yield {"role": "user", "content": self._joined(*results)}
             results = []
-            if message.get("tool_calls"):
-                calls = self._calls(message["tool_calls"], after_content=not is_empty(content))
-                message = {key: value for key, value in message.items() if key != "tool_calls"}
-                message["content"] = self._joined(content, *calls)
-            yield message
+            calls = self._calls(message.get("tool_calls") or (), after_content=not is_empty(content))
+            plain = {key: value for key, value in message.items() if key != "tool_calls"}
+            yield {**plain, "content": self._joined(*before, content, *calls)}
         if results:
             yield {"role": "user", "content": self._joined(*results)}
 
@@ -133,7 +126,7 @@ class Spelling(NamedTuple):
         if turn is None:
             turns.insert(0, {"role": roles[0], "content": self._joined(*declaration)})
             return
-        content = _own(turn.get("content"))
+        content = turn["content"]
         between = "" if is_empty(content) else "\n\n"
         both = (content, between, *declaration) if self.system else (*declaration, between, content)
         turns[turns.index(turn)] = {**turn, "content": self._joined(*both)}

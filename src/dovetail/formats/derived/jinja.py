@@ -231,9 +231,10 @@ class JinjaFormat(Format):
 
     @property
     def takes_generic_tools(self) -> bool:
-        """Whether the template shows neither calls nor tools, and ends turns."""
-        shows_calls = self.reads_calls or self.derived.derivation.shows is not None
-        return bool(self._all_ends) and not shows_calls and not self._probe.shows_tools()
+        """Whether the template shows neither tools nor calls, ends turns, and is the only one."""
+        template, with_tools = self._templates.template, self._templates.with_tools
+        alone = template == with_tools and not template.is_random
+        return alone and bool(self._all_ends) and not self.reads_calls and not self._probe.knows_tools()
 
     def with_generic_tools(self) -> JinjaFormat:
         """The same template, given tools in the generic way."""

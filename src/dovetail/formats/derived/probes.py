@@ -239,9 +239,14 @@ class Probe:
         contents = (_MORE, [{"type": "text", "text": _MORE}])
         return any(_MORE in self._text({"role": "system", "content": content}, _USER) for content in contents)
 
-    def shows_tools(self) -> bool:
-        """Whether the template shows the tools of a request."""
-        return _NAME in self._text(_USER)
+    def knows_tools(self) -> bool:
+        """Whether the template shows a request's tools, or anything of calls."""
+        calls = (
+            (self._text(_USER, _calling(arguments, content=content)), self._text(_USER, _answer(content)))
+            for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS))
+            for content in ("", _ANSWER)
+        )
+        return _NAME in self._text(_USER) or any(called not in ("", without) for called, without in calls)
 
     def _takes(self, *messages: Mapping[str, Any]) -> bool:
         return self._prompt(*messages) is not None
