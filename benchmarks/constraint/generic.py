@@ -131,7 +131,7 @@ async def _answer(model: Model, asked: Asked) -> tuple[Message, bool]:
 
 
 def judged(asked: Asked, answer: Message) -> list[str]:
-    """What is true of an answer: it has a call, its calls are valid, the first one's tool is right, and so is all of it."""
+    """What is true of an answer: it has a call, its calls are valid, the first has the right tool, it is all right."""
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
     if not answer.calls:
         return []

@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.formats.derived.differencing import NAME as DERIVED
+from dovetail.formats.derived.generic import NAME as GENERIC
 from tests.formats import chat_templates
 
 _HEAD = """\
 # Published chat templates
 
 How the calls of {total} published chat templates are read: {native} by a native family, {derived} by a family that was
-[derived](rendering.md#calls-of-a-model-that-nobody-declared) from the template; {plain} are not read, for the reason in
-their row. Control tokens are what looks like one in the template, because tokenizers are not at hand.
+[derived](rendering.md#calls-of-a-model-that-nobody-declared) from the template; {generic} show no tools, and
+[get them as text](rendering.md#tools-for-a-template-that-shows-none); {plain} are not read, for the reason in their row.
+Control tokens are what looks like one in the template, because tokenizers are not at hand.
 
 "Proved" means that random answers of the template read back exactly, whole and in pieces; "written" and "constrained"
 that the format writes them so too, and that its grammar accepts them. A native family may write the layout of its
@@ -38,7 +40,10 @@ A "no" has its reason at the end of the page.
 _REASONS = """
 ## Why not
 
-- Every template that shows calls is read. Those that are not read show none.
+- Every template that shows calls is read. Those that are not read show none, but do show tools, in a layout of their
+  own, so that the generic one would contradict it; or they end a turn with a mark that only the checkpoint's
+  configuration names (Phi-3.5, whose own does).
+- RWKV's ends answers with a blank line, which ours do not write.
 - "No history" is a template whose instructions have a family's markers, but that shows no earlier calls, or refuses the
   conversation. (Transformers refuses a list's `append` in Kimi K2's, too.) There is nothing to compare.
 - Some templates lose what they are sent, so that nothing can read it back: strings without quotes (Llama 3.2 and
@@ -74,7 +79,7 @@ def rows(shared_data: Path) -> Iterator[Row]:
         if not fmt.reads_calls:
             yield Row(name, "plain", (f"not read: {_line(fmt.derived.derivation.reason)}", "", "", ""))
             continue
-        kind = "derived" if fmt.family_name == DERIVED else "native"
+        kind = {DERIVED: "derived", GENERIC: "generic"}.get(fmt.family_name, "native")
         reasons = (fmt.derived.derivation.reason,) if verdict is None else tuple(filter(None, verdict))
         marks = ("no history",) * 3 if verdict is None else tuple("no" if problem else "yes" for problem in verdict)
         yield Row(name, kind, (fmt.family_name, *marks), tuple(map(_line, reasons)))
@@ -88,7 +93,7 @@ def _line(text: str) -> str:
 def page(listed: Iterable[Row]) -> str:
     listed = list(listed)
     count = Counter(row.kind for row in listed)
-    numbers = {kind: count[kind] for kind in ("native", "derived", "plain")}
+    numbers = {kind: count[kind] for kind in ("native", "derived", "generic", "plain")}
     reasons = (f"- {row.name}: {'; '.join(row.reasons)}" for row in listed if row.reasons)
     return _HEAD.format(total=len(listed), **numbers) + "\n".join((*map(str, listed), *_REASONS, *reasons)) + "\n"
 

@@ -228,7 +228,7 @@ def test_tags_that_the_tokenizer_knows_are_tokens() -> None:
 
 
 def test_calls_look_like_those_of_hermes() -> None:
-    assert generic.CALLS == Hermes.calls
+    assert Hermes.calls == generic.CALLS
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest
 from dovetail.formats.prompts.history import (
+    GENERIC_TOOLS,
     KINDS,
     REASONING_FIELDS,
-    GENERIC_TOOLS,
     UNMARKED_CALL,
     HistoryRules,
     Repair,
