@@ -20,7 +20,7 @@ _HEAD = """\
 
 How the calls of {total} published chat templates are read: {native} by a native family, {derived} by a family that was
 [derived](rendering.md#calls-of-a-model-that-nobody-declared) from the template; {generic} show no tools, and
-[get them as text](rendering.md#tools-for-a-template-that-shows-none); {plain} are not read, for the reason in their row.
+[get them as text](rendering.md#tools-for-a-template-that-shows-none); {plain} are not read, for the reason in the row.
 Control tokens are what looks like one in the template, because tokenizers are not at hand.
 
 "Proved" means that random answers of the template read back exactly, whole and in pieces; "written" and "constrained"

@@ -66,8 +66,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "knows none in a message of this role",
         "hidden_call": "a call is left out of the prompt, because the chat template shows none",
         "hidden_result": "a result is left out of the prompt, because the chat template shows none",
-        GENERIC_TOOLS: "tools, calls and results are text in the prompt, in a generic layout, because the chat template "
-        "shows none",
+        GENERIC_TOOLS: "tools, calls and results are text in a generic layout, because the chat template shows none",
         UNMARKED_CALL: "an answer that is nothing but the JSON of a call to one of the tools is that call; a defect of "
         "the answer reports it",
         "orphan_result": "a result that answers no earlier call is refused",
