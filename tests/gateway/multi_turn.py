@@ -22,6 +22,7 @@ from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
 from dovetail.errors import DovetailError
 from dovetail.events import Call, Message, fold
 from dovetail.formats.base import Format
+from dovetail.formats.derived import generic
 from dovetail.formats.registry import FAMILIES
 from dovetail.gateway import Settings
 from dovetail.gateway.http.endpoint import Exchange
@@ -76,7 +77,8 @@ def natives(shared_data: Path | None = None) -> list[Model]:
 def templates(shared_data: Path) -> list[Model]:
     """The published templates that a family reads."""
     models = (templated(path) for path in chat_templates.paths(shared_data))
-    return [model for model in models if getattr(model.format, "family_name", "plain") in FAMILIES]
+    families = (*FAMILIES, generic.NAME)
+    return [model for model in models if getattr(model.format, "family_name", "plain") in families]
 
 
 class Replaying:
