@@ -101,9 +101,9 @@ class Figures:
 
 
 class Server:
-    """`batch` requests at once, of `length` tokens each; a new one takes the place of each that ends.
+    """`batch` requests at once, of about `length` tokens each; a new one takes the place of each that ends.
 
-    `together`: all end at the same time. `ahead`: steps that are scheduled before the oldest is done.
+    `together`: the first ones begin at the same length. `ahead`: steps that are scheduled before the oldest is done.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Server:
         verified, batch = max(verifies.values()), len(verifies)
         accepts = self._accepts(self._number)
         self._number += 1
-        took = next(self._noise) * (seconds(batch, verified) + seconds(batch, drafts)) / 2 + 0.01 * prompt
+        took = next(self._noise) * (seconds(batch, verified) + seconds(batch, drafts)) / 2 + 0.002 * prompt
         outcomes, tokens = {}, 0
         for name, count in verifies.items():
             stood = 0
@@ -167,16 +167,15 @@ class Server:
                 self._left[name] -= 1 + stood
                 if self._left[name] <= 0:
                     del self._left[name]
-                    self._left[str(self._names)] = self._length
+                    self._left[str(self._names)] = round(self._length * random.Random(self._names).uniform(0.5, 1.5))
                     self._prompts.add(str(self._names))
                     self._names += 1
         self._now += took
         self._gate.done(outcomes, more=True)
-        if not prompt:
-            figures.seconds.append(took)
-            figures.tokens.append(tokens)
-            figures.drafts.append(sum(verifies.values()))
-            figures.batch.append(batch)
+        figures.seconds.append(took)
+        figures.tokens.append(tokens)
+        figures.drafts.append(sum(verifies.values()))
+        figures.batch.append(batch)
 
 
 def fresh() -> UniformGate:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dovetail.gate import CONTEXTS, Acceptance, CostModel, Forecast, Gate, Limits, Track, per_draft
+from dovetail.gate import CONTEXTS, LONG_MATCH, Acceptance, CostModel, Forecast, Gate, Limits, Track, per_draft
 from dovetail.gate.costs import PARTS, features
 from dovetail.gate.step_times import StepTimes
 from tests.examples import slow_but
@@ -124,56 +124,95 @@ def test_doubts_of_acceptance_count_as_far_as_counts_differ(doubts: list[float],
 # --- acceptance
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 4)), max_size=60), st.integers(0, 60))
-def test_acceptance_is_counted_by_position_and_context(observed: list[tuple[int, int, int]], learned_at: int) -> None:
-    """A position is tested where all before it stood; what was learned before the last time counts a little less."""
-    acceptance, tracks = Acceptance(4), [Track(context=context) for context in range(3)]
-    rows = [(context, drafted, min(accepted, drafted)) for context, drafted, accepted in observed]
-    for number, (context, drafted, accepted) in enumerate(rows):
-        acceptance.count({(tracks[context], drafted, drafted, accepted): 1, (None, drafted, drafted, 0): 1})
+Rows = list[tuple[int, int, int]]
+SEEN = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 4)), max_size=40)
+
+
+@given(SEEN, st.integers(0, 40))
+def test_acceptance_is_counted_by_position_kind_and_context(observed: Rows, learned_at: int) -> None:
+    """A position is tested where all before it stood. Each level starts from the one above, each position from the one
+    before it."""
+    acceptance, tracks = Acceptance(4), [Track("even" if i % 2 == 0 else "odd", context=i) for i in range(3)]
+    rows = [(place, drafted, min(accepted, drafted)) for place, drafted, accepted in observed]
+    # What contradicts what was known is for another test.
+    rows = rows[:1] if len({accepted > 0 for _, _, accepted in rows}) > 1 else rows
+    for number, (place, drafted, accepted) in enumerate(rows):
+        acceptance.count({(tracks[place], drafted, drafted, accepted): 1, (None, drafted, drafted, 0): 1})
         if number == learned_at:
             acceptance.learn()
     acceptance.learn()
-    weights = [0.98 if number <= learned_at < len(rows) else 1.0 for number in range(len(rows))]
-    weighted = list(zip(weights, rows, strict=True))
     for context in range(len(CONTEXTS)):
         own = [(drafted, accepted) for where, drafted, accepted in rows if where == context]
         all_drafted, all_accepted = acceptance.totals(context)
         assert all_drafted == [sum(d > i for d, _ in own) for i in range(4)]
         assert all_accepted == [sum(a > i for _, a in own) for i in range(4)]
-        before = 0.7
-        for i in range(4):
+    before = 0.7
+    for i in range(4):
 
-            def share(contexts: Sequence[int], prior: float, i: int = i) -> float:
-                of = [(w, d, a) for w, (c, d, a) in weighted if c in contexts]
-                tested = sum(w for w, d, a in of if d > i and a >= i)
-                return (sum(w for w, _, a in of if a > i) + 8 * prior) / (tested + 8)
+        def share(places: Sequence[int], above: float, weight: float, i: int = i) -> float:
+            of = [(d, a) for place, d, a in rows if place in places]
+            tested = sum(d > i and a >= i for d, a in of)
+            return (sum(a > i for _, a in of) + weight * above) / (tested + weight)
 
-            before = share(range(3), before)
-            assert acceptance.likely[context][i] == pytest.approx(share([context], before))
+        before = share((0, 1, 2), min(1.0, before), 2)
+        assert acceptance.overall[i] == pytest.approx(before)
+        for place, same in ((0, (0, 2)), (1, (1,)), (2, (0, 2))):
+            kind = share(same, before, 8)
+            assert acceptance.likely(tracks[place].kind, place)[i] == pytest.approx(share((place,), kind, 8))
+    assert acceptance.likely("new", 0) == acceptance.overall
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=40), st.lists(st.floats(0.01, 1), max_size=4))
-def test_a_request_is_like_all_until_its_own_drafts_say_otherwise(
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), max_size=40), st.lists(st.floats(0.01, 1), max_size=4))
+def test_a_request_is_like_its_kind_until_its_own_drafts_say_otherwise(
     observed: list[tuple[int, int]], likely: list[float]
 ) -> None:
     rows = [(drafted, min(accepted, drafted)) for drafted, accepted in observed]
-    track, weights = Track(), list[float]()
+    track = Track()
     for number, one in enumerate(rows):
-        track.count(*one, 1)
+        track.new.append((*one, 1))
         if number % 7 == 0:
-            track.forget()
-            weights = [0.95 * weight for weight in weights] + [1.0] * (number + 1 - len(weights))
-    track.forget()
-    weights = [0.95 * weight for weight in weights] + [1.0] * (len(rows) - len(weights))
-    weighted = list(zip(weights, rows, strict=True))
+            track.learn()
+    track.learn()
     survives, less = 1.0, 1.0
     for i, (usual, estimated) in enumerate(zip(likely, track.survivals(likely), strict=True)):
-        tested = sum(weight for weight, (d, a) in weighted if d > i and a >= i)
-        stands = (sum(weight for weight, (_, a) in weighted if a > i) + 6 * usual * less) / (tested + 6)
+        tested = sum(d > i and a >= i for d, a in rows)
+        stands = (sum(a > i for _, a in rows) + 6 * usual * less) / (tested + 6)
         less = min(1.0, stands / usual)
         survives *= min(0.995, stands)
         assert estimated == pytest.approx(survives)
+
+
+@given(st.integers(1, 60), st.booleans(), st.integers(1, 16))
+def test_what_is_not_drafted_is_not_forgotten_and_a_contradiction_is_believed(long: int, good: bool, batch: int) -> None:
+    acceptance, track = Acceptance(2), Track()
+
+    def see(accepted: int, times: int) -> None:
+        acceptance.count({(track, 2, 2, accepted): times})
+        acceptance.learn()
+        track.learn()
+
+    for _ in range(20):
+        see(2 * good, 48 * batch)
+    known = list(acceptance.overall), track.survivals(acceptance.likely("", 0))
+    for _ in range(long):
+        assert not acceptance.learn()
+        track.learn()
+    assert known == (acceptance.overall, track.survivals(acceptance.likely("", 0)))
+    for _ in range(3):
+        see(2 * (not good), 2 * batch)
+    assert (acceptance.overall[0] > 0.5) is not good
+    assert (track.survivals(acceptance.likely("", 0))[0] > 0.5) is not good
+
+
+def test_a_long_match_is_expected_to_stand_until_the_request_shows_otherwise() -> None:
+    acceptance, track, fresh = Acceptance(3), Track(LONG_MATCH), Track(LONG_MATCH)
+    for _ in range(50):
+        acceptance.count({(Track("chat"), 3, 3, 0): 20, (track, 3, 3, 0): 1})
+        acceptance.learn()
+        track.learn()
+    assert acceptance.likely("chat", 0)[0] < 0.02
+    likely = acceptance.likely(LONG_MATCH, 0)
+    assert min(likely) == 0.8 and fresh.survivals(likely)[0] == 0.8 and track.survivals(likely)[0] < 0.1
 
 
 @given(st.floats(0, 1), st.integers(1, 8))
@@ -190,7 +229,7 @@ def test_the_latest_drafts_count_most() -> None:
         for _ in range(40):
             acceptance.count({(track, 2, 2, accepted): 250})
             acceptance.learn()
-    assert acceptance.likely[0][0] < 0.1 and acceptance.totals(0) == ([20_000, 20_000], [10_000, 10_000])
+    assert acceptance.overall[0] < 0.1 and acceptance.totals(0) == ([20_000, 20_000], [10_000, 10_000])
 
 
 # --- limits
@@ -370,12 +409,12 @@ def test_never_slower(name: str) -> None:
 #: that is worse than 19 of 20, in the first 150 steps and in 450 more. The very worst cell is chance.
 BARS = {
     "quiet": (0.98, 0.94, 0.99, 0.97),
-    "a neighbour": (0.95, 0.84, 0.96, 0.86),
-    "a crowd": (0.935, 0.80, 0.955, 0.85),
-    "a slow minute": (0.98, 0.94, 0.985, 0.96),
-    "a drifting clock": (0.98, 0.94, 0.985, 0.96),
-    "outliers": (0.97, 0.88, 0.985, 0.96),
-    "recorded": (0.97, 0.91, 0.975, 0.94),
+    "a neighbour": (0.965, 0.88, 0.97, 0.89),
+    "a crowd": (0.95, 0.82, 0.965, 0.88),
+    "a slow minute": (0.98, 0.94, 0.99, 0.965),
+    "a drifting clock": (0.98, 0.94, 0.985, 0.965),
+    "outliers": (0.975, 0.91, 0.99, 0.965),
+    "recorded": (0.97, 0.92, 0.98, 0.95),
 }
 
 

@@ -6,7 +6,7 @@ and from a `CostModel`. `decision.decide` decides when to change the counts and 
 any scheduler can use it.
 """
 
-from dovetail.gate.acceptance import Acceptance, Track, per_draft
+from dovetail.gate.acceptance import LONG_MATCH, Acceptance, Track, per_draft
 from dovetail.gate.costs import CONTEXTS, CostModel, Rounds
 from dovetail.gate.decision import DECIDE_EVERY, Decision, Limits, Reason
 from dovetail.gate.forecast import Forecast
@@ -15,6 +15,7 @@ from dovetail.gate.gate import Drafted, Gate, UniformGate
 __all__ = [
     "CONTEXTS",
     "DECIDE_EVERY",
+    "LONG_MATCH",
     "Acceptance",
     "CostModel",
     "Decision",

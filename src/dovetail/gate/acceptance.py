@@ -1,4 +1,9 @@
-"""Acceptance: the probability that drafts are accepted, observed over all requests and for each request."""
+"""Acceptance: the probability that drafts are accepted, over all requests, by kind of request, and for each request.
+
+All estimates are counts of tested and accepted drafts. Only drafts change them: while nothing is drafted, the gate keeps
+what it knew. Old drafts count less when there are many newer ones, and nearly nothing when the newer ones contradict
+them (`_left`).
+"""
 
 from __future__ import annotations
 
@@ -6,23 +11,28 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import mul
 
 from dovetail.gate.costs import CONTEXTS
 
-# The prior probability that a draft is accepted, and how many observed drafts weigh as much as the prior.
-_PRIOR, _PRIOR_WEIGHT = 0.7, 8.0
+# The prior probability that a draft is accepted, and how many tested drafts weigh as much as the prior.
+_PRIOR, _PRIOR_WEIGHT = 0.7, 2.0
 # At most about this many of the latest drafts count, over all requests and for one request.
 _MEMORY, _REQUEST_MEMORY = 512.0, 48.0
-# From one decision to the next, counts shrink to this share. So a position that is no longer drafted becomes uncertain.
-_LEFT, _REQUEST_LEFT = 0.98, 0.95
-# When a track's unit exceeds this, its counts are divided by the unit.
-_LARGEST_UNIT = 1e6
-# The acceptance over all requests weighs as much as this many tested drafts of the request itself.
-_SHARED_WEIGHT = 6.0
+# How many tested drafts weigh as much as the estimate one level above: for a kind the estimate for all requests, for a
+# kind in one range of context the estimate for the kind, for a request the estimate for its kind and context.
+_WEIGHT, _REQUEST_WEIGHT = 8.0, 6.0
+# New drafts contradict the old ones if they are e ** _SURPRISE times likelier by their own share of accepted drafts, and
+# as many drafts count as independent of each other.
+_SURPRISE, _INDEPENDENT = 4.0, 32.0
+# Then the old ones weigh this part of the new ones: of these some may have been drafted before the change.
+_CONTRADICTED = 8.0
 # The highest estimate for one request.
 _SUREST = 0.995
+
+#: The kind of a sequence whose last tokens occurred earlier in it too, so many that what followed there is likely.
+LONG_MATCH = "long match"
+# Kind -> the least estimate for a request that has not tested drafts itself.
+_AT_LEAST = {LONG_MATCH: 0.8}
 
 
 def per_draft(length: float, drafts: int) -> float:
@@ -41,73 +51,125 @@ def per_draft(length: float, drafts: int) -> float:
     return (low + high) / 2
 
 
+def surprising(tested: float, accepted: float, probability: float) -> bool:
+    """Whether `accepted` of `tested` drafts contradict `probability`."""
+    if abs(accepted - tested * probability) < 0.9:  # most cases, without a logarithm
+        return False
+    p = min(max(probability, 0.002), 0.998)
+    evidence = accepted * math.log(accepted / tested / p) if accepted else 0.0
+    if accepted < tested:
+        evidence += (tested - accepted) * math.log((1 - accepted / tested) / (1 - p))
+    # Many drafts are of requests that differ, so they say less than as many tosses of one coin.
+    return evidence * min(1.0, _INDEPENDENT / tested) > _SURPRISE
+
+
+def _left(tested: float, accepted: float, new: float, new_accepted: float) -> float:
+    """The share of the old drafts that still counts: less than 1 if `new` drafts contradict them.
+
+    `new_accepted`: how many of these were accepted.
+    """
+    most = new / _CONTRADICTED
+    return most / tested if tested > most and surprising(new, new_accepted, accepted / tested) else 1.0
+
+
+class Record:
+    """By position in a step: how many drafts were tested, and how many of these were accepted."""
+
+    __slots__ = ("accepted", "tested")
+
+    def __init__(self, positions: int) -> None:
+        self.tested = [0.0] * positions
+        self.accepted = [0.0] * positions
+
+    def add(self, tested: Sequence[float], accepted: Sequence[float]) -> bool:
+        """Add newer drafts, at each position. Returns whether they contradict the old ones."""
+        left = _left(self.tested[0], self.accepted[0], tested[0], accepted[0])
+        for i, (new, stood) in enumerate(zip(tested, accepted, strict=True)):
+            whole = left * self.tested[i] + new
+            share = min(1.0, _MEMORY / max(whole, 1.0))
+            self.tested[i] = share * whole
+            self.accepted[i] = share * (left * self.accepted[i] + stood)
+        return left < 1
+
+    def below(self, above: Sequence[float]) -> list[float]:
+        """The probability by position, if `above` is the estimate one level above."""
+        rows = zip(self.accepted, self.tested, above, strict=True)
+        return [(s + _WEIGHT * p) / (t + _WEIGHT) for s, t, p in rows]
+
+
 @dataclass(slots=True, eq=False)
 class Track:
     """What the gate knows about one request.
 
-    `tested` and `accepted`: by position, how many drafts were tested and accepted lately, times `unit`. The unit grows
-    with each decision, so that older drafts count less although their counts stay. `drafts`: the request's draft count
-    by the last decision, None before the first. `context`: the range of its length, as an index into `CONTEXTS`.
+    `kind`: what it has in common with others whose drafts are accepted about as often. `tested` and `accepted`: by
+    position, how many drafts were tested and accepted lately. `new`: steps that are not in them yet, as drafts asked
+    for, drafts accepted, and how many such steps. `drafts`: the request's draft count by the last decision, None before
+    the first. `context`: the range of its length, as an index into `CONTEXTS`.
     """
 
+    kind: str = ""
     tested: list[float] = field(default_factory=list)
     accepted: list[float] = field(default_factory=list)
-    unit: float = 1.0
+    new: list[tuple[int, int, int]] = field(default_factory=list)
     drafts: int | None = None
     context: int = 0
 
-    def count(self, asked: int, accepted: int, times: int) -> None:
-        """Count `times` steps since the last decision, each with `asked` drafts asked for and `accepted` accepted."""
-        tested, accepted_counts, weight = self.tested, self.accepted, times * self.unit / _REQUEST_LEFT
-        if asked > len(tested):
-            missing = [0.0] * (asked - len(tested))
-            tested += missing
-            accepted_counts += missing
-        for i in range(accepted):
-            tested[i] += weight
-            accepted_counts[i] += weight
-        if accepted < asked:
-            tested[accepted] += weight
-
-    def forget(self) -> None:
-        """Lower the weight of the drafts counted so far, so that together they weigh at most `_REQUEST_MEMORY`."""
-        tested, unit = self.tested, self.unit / _REQUEST_LEFT
-        if tested and tested[0] > _REQUEST_MEMORY * unit:
-            unit = tested[0] / _REQUEST_MEMORY
-        if unit > _LARGEST_UNIT:
-            tested[:] = [count / unit for count in tested]
-            self.accepted[:] = [count / unit for count in self.accepted]
-            unit = 1.0
-        self.unit = unit
+    def learn(self) -> None:
+        """Add the new steps. The drafts before them lose weight (`_left`)."""
+        if not self.new:
+            return
+        tested, accepted_counts = self.tested, self.accepted
+        if tested:
+            new, stood = sum(times for _, _, times in self.new), sum(times for _, some, times in self.new if some)
+            if (left := _left(tested[0], accepted_counts[0], new, stood)) < 1:
+                tested[:] = [left * count for count in tested]
+                accepted_counts[:] = [left * count for count in accepted_counts]
+        for asked, accepted, times in self.new:
+            if asked > len(tested):
+                missing = [0.0] * (asked - len(tested))
+                tested += missing
+                accepted_counts += missing
+            for i in range(accepted):
+                tested[i] += times
+                accepted_counts[i] += times
+            if accepted < asked:
+                tested[accepted] += times
+        self.new = []
+        for i, count in enumerate(tested):
+            if count > _REQUEST_MEMORY:
+                tested[i] = _REQUEST_MEMORY
+                accepted_counts[i] *= _REQUEST_MEMORY / count
 
     def survivals(self, likely: Sequence[float]) -> list[float]:
         """For each position, the probability that all drafts up to it are accepted.
 
-        `likely`: the acceptance probability by position, over all requests. The estimate follows the request's own
-        drafts. At a position where few of them were tested it follows `likely`, lowered by the same factor as at the
-        position before.
+        `likely`: the acceptance probability by position, for requests of this kind. The estimate follows the request's
+        own drafts. At a position where few of them were tested it follows `likely`, lowered by the same factor as at
+        the position before.
         """
-        probabilities, factor, weight = list[float](), 1.0, _SHARED_WEIGHT * self.unit
+        survivals, survival, factor = list[float](), 1.0, 1.0
         for shared, tested, accepted in zip(likely, self.tested, self.accepted, strict=False):
-            probability = (accepted + weight * factor * shared) / (tested + weight)
+            probability = (accepted + _REQUEST_WEIGHT * factor * shared) / (tested + _REQUEST_WEIGHT)
             factor = probability / shared if probability < shared else 1.0
-            probabilities.append(probability if probability < _SUREST else _SUREST)
-        if len(probabilities) < len(likely):
-            untested = likely[len(probabilities) :]
-            probabilities += [p if (p := factor * shared) < _SUREST else _SUREST for shared in untested]
-        return list(accumulate(probabilities, mul))
+            survival *= probability if probability < _SUREST else _SUREST
+            survivals.append(survival)
+        for shared in likely[len(survivals) :]:
+            probability = factor * shared
+            survival *= probability if probability < _SUREST else _SUREST
+            survivals.append(survival)
+        return survivals
 
 
 class Acceptance:
-    """The probability that a draft is accepted if the earlier ones of its step were, by context range and position.
+    """The probability that a draft is accepted if the earlier ones of its step were, by kind, context and position.
 
-    The latest drafts count most. Where few drafts were tested, the estimate for a range of context follows the estimate
-    for all contexts, and the estimate for a position follows the position before it.
+    Where few drafts were tested, the estimate for a kind in a range of context follows the estimate for the kind, that
+    one follows the estimate for all requests, and the estimate for a position follows the position before it.
 
     `made[context][n]`: the number of steps since start that drafted n tokens. `accepted[context][asked][n]`: the number
-    of steps that asked for `asked` drafts and accepted n. `likely[context][position]`: the probability, above 0.
-    `overall[position]`: the same over all contexts. `doubts[position]`: the standard deviation of the logarithm of the
-    probability that all drafts up to this position are accepted.
+    of steps that asked for `asked` drafts and accepted n. `overall[position]`: the probability over all requests, above
+    0. `doubts[position]`: the standard deviation of the logarithm of the probability that all drafts up to this
+    position are accepted.
     """
 
     def __init__(self, positions: int, prior: Sequence[float] = ()) -> None:
@@ -116,14 +178,13 @@ class Acceptance:
         self._prior = [*prior, *[prior[-1] if prior else _PRIOR] * positions][:positions]
         self.made = [[0] * (positions + 1) for _ in CONTEXTS]
         self.accepted = [self._histogram() for _ in CONTEXTS]
-        # The ranges of context with at least one counted step.
-        self._known: set[int] = set()
-        # Steps since the last call of `learn`, by context, drafts asked for, and drafts accepted.
-        self._unlearned = Counter[tuple[int, int, int]]()
-        self._tested = [[0.0] * positions for _ in CONTEXTS]
-        self._passed = [[0.0] * positions for _ in CONTEXTS]
-        self.likely: list[list[float]] = []
-        self.learn()
+        # Steps since the last call of `learn`, by kind, context, drafts asked for, and drafts accepted.
+        self._unlearned = Counter[tuple[str, int, int, int]]()
+        self._all = Record(positions)
+        self._kinds: dict[str, Record] = {}
+        self._cells: dict[tuple[str, int], Record] = {}
+        self._likely: dict[tuple[str, int], list[float]] = {}
+        self._estimate()
 
     def count(self, rows: Mapping[tuple[Track | None, int, int, int], int]) -> None:
         """Count drafts. Keys are track, drafts asked for, made and accepted; values are numbers of steps."""
@@ -132,38 +193,54 @@ class Acceptance:
                 context = track.context
                 self.accepted[context][asked][accepted] += times
                 self.made[context][made] += times
-                self._unlearned[context, asked, accepted] += times
-                track.count(asked, accepted, times)
+                self._unlearned[track.kind, context, asked, accepted] += times
+                track.new.append((asked, accepted, times))
 
-    def learn(self) -> None:
-        """Update the estimates by the drafts that were counted since the last call."""
-        self._known.update(context for context, _, _ in self._unlearned)
-        for context in self._known:
-            self._tested[context] = [_LEFT * count for count in self._tested[context]]
-            self._passed[context] = [_LEFT * count for count in self._passed[context]]
-        for (context, asked, accepted), times in self._unlearned.items():
-            tested, passed = self._tested[context], self._passed[context]
-            for i in range(accepted):
-                tested[i] += times
-                passed[i] += times
-            if accepted < asked:
-                tested[accepted] += times
+    def learn(self) -> bool:
+        """Update the estimates by the drafts that were counted since the last call.
+
+        Returns whether these contradict what was known.
+        """
+        if not self._unlearned:
+            return False
+        new = dict[tuple[str, int] | str | None, tuple[list[float], list[float]]]()
+        for (kind, context, asked, accepted), times in self._unlearned.items():
+            for place in (kind, context), kind, None:
+                if place not in new:
+                    new[place] = [0.0] * self._positions, [0.0] * self._positions
+                tested, passed = new[place]
+                for i in range(accepted):
+                    tested[i] += times
+                    passed[i] += times
+                if accepted < asked:
+                    tested[accepted] += times
         self._unlearned.clear()
-        for context in self._known:
-            tested = self._tested[context]
-            if tested[0] > _MEMORY:
-                share = _MEMORY / tested[0]
-                self._tested[context] = [share * count for count in tested]
-                self._passed[context] = [share * count for count in self._passed[context]]
+        contradicted = [self._record(place).add(tested, passed) for place, (tested, passed) in new.items()]
         self._estimate()
+        return any(contradicted)
+
+    def likely(self, kind: str, context: int) -> list[float]:
+        """The probability by position for a request of this kind, in this range of context."""
+        place = kind, context
+        if place not in self._likely:
+            above = self._kinds[kind].below(self.overall) if kind in self._kinds else self.overall
+            estimate = self._cells[place].below(above) if place in self._cells else above
+            least = _AT_LEAST.get(kind, 0.0)
+            self._likely[place] = [max(least, each) for each in estimate]
+        return self._likely[place]
+
+    def _record(self, place: tuple[str, int] | str | None) -> Record:
+        if place is None:
+            return self._all
+        if isinstance(place, str):
+            return self._kinds.setdefault(place, Record(self._positions))
+        return self._cells.setdefault(place, Record(self._positions))
 
     def _estimate(self) -> None:
-        known = self._known or (0,)
+        self._likely.clear()
         factor, overall, doubt = 1.0, list[float](), 0.0
         self.doubts: list[float] = []
-        all_tested = map(sum, zip(*[self._tested[context] for context in known], strict=True))
-        all_passed = map(sum, zip(*[self._passed[context] for context in known], strict=True))
-        for prior, tested, passed in zip(self._prior, all_tested, all_passed, strict=True):
+        for prior, tested, passed in zip(self._prior, self._all.tested, self._all.accepted, strict=True):
             weight = tested + _PRIOR_WEIGHT
             # The factor may be above 1, and the prior may grow with the position: no probability is above 1.
             probability = (passed + _PRIOR_WEIGHT * min(1.0, factor * prior)) / weight
@@ -173,10 +250,6 @@ class Acceptance:
             doubt += (1 - probability + 1 / weight) / (probability + 1 / weight) / weight
             self.doubts.append(math.sqrt(doubt))
         self.overall = overall
-        self.likely = [overall] * len(CONTEXTS)
-        for context in self._known:
-            rows = zip(self._passed[context], self._tested[context], overall, strict=True)
-            self.likely[context] = [(s + _PRIOR_WEIGHT * p) / (t + _PRIOR_WEIGHT) for s, t, p in rows]
 
     def totals(self, context: int) -> tuple[list[int], list[int]]:
         """The numbers of tokens drafted and accepted at each position, since start."""

@@ -1,8 +1,10 @@
 """The gate's decision: how many tokens each sequence may draft in the next step, and why. Pure functions.
 
 `decide` takes what the gate remembers (`State`), the batch and a forecast, and returns the next state and a `Decision`.
-Under doubt it prefers the drafter's own number, `State.default`: other counts are chosen only if they make more tokens
-per second even when the forecast errs by `DOUBT` standard deviations. A policy says which counts to compare.
+It chooses the counts that make the most tokens per second by the forecast; a policy says which counts to compare. Other
+counts are drafted for two reasons only, both rationed over all traffic. While nothing is drafted, single steps draft a
+token, to learn whether drafts are accepted now (`State.probe_at`). And where the forecast is in doubt, a few steps
+draft a number that may be better, to learn what they cost (`_explore`).
 """
 
 from __future__ import annotations
@@ -28,16 +30,26 @@ Reason = Literal["draft", "cost", "context", "batch", "request", "probe"]
 """
 
 #: A decision holds for this many steps, unless the batch grows or shrinks by more than an eighth. A decision that
-#: changes nothing holds twice as long as the one before, up to the longest hold. The first decisions hold shorter.
-DECIDE_EVERY, _LONGEST_HOLD, _FIRST_HOLD = 16, 64, 4
-# A change must gain this much by the forecast.
-_GAIN = 1.01
-#: How many standard deviations the evidence against the drafter's own number must be away from chance.
+#: changes nothing holds twice as long as the one before, up to the longest hold. The first decisions hold shorter, and
+#: so does the decision after a probe whose drafts were accepted.
+DECIDE_EVERY, _LONGEST_HOLD, FIRST_HOLD = 16, 48, 4
+# More drafts must make the rate so many times as high, and the tokens so many times as many. Fewer drafts are chosen even
+# if the rate was so many times as high.
+_GAIN, _LOSS = 1.01, 1.005
+# In doubt, fewer drafts still save this part of the time that they save by the forecast.
+_LEAST_SAVED = 0.25
+#: How many standard deviations the forecast may be wrong by when it is asked whether another number may be better.
 DOUBT = 1.0
 # The steps of a trial, and the share of the steps since the last trial of the same number that it may cost.
 _TRIAL_STEPS, _TRIAL_COST = 5, 0.01
-# A trial begins at most this many steps after the last one. A doubt of `_UNKNOWN` halves the wait.
-_LONGEST_WAIT, _UNKNOWN = 512, 0.2
+# From one trial to the next, `DECIDE_EVERY` steps where the doubt is `_UNKNOWN`, and four times as many where it is half of
+# that, up to the longest wait; four times as many after each trial that measured nothing, up to `_MOST_IN_VAIN` trials.
+# One trial in vain fewer counts where another number would be chosen as so many times better if it were not in doubt.
+_UNKNOWN, _LONGEST_WAIT, _MOST_IN_VAIN, _CLEARLY = 0.2, 512, 3, 1.15
+# While nothing is drafted, the steps from one probe to the next: at least so many, and so many times the share of a
+# step that a probe costs, but at most so many. All drafts of probes are at most one in `_PROBE_DRAFTS` of those that
+# the most drafts in every step would be.
+_LEAST_PROBE_WAIT, _MOST_PROBE_WAIT, _PROBE_COST, _PROBE_DRAFTS = 16, 96, 0.006, 72
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,40 +73,63 @@ class Limits:
 
 
 class Clock(NamedTuple):
-    """Steps since start: those that the gate has decided, and those that it has observed."""
+    """Since start: the steps that the gate has decided, those that it has observed, and the comparisons of step times
+    that it has learned."""
 
     steps: int
     observed: int
+    compared: int = 0
 
 
 class Trial(NamedTuple):
-    """All sequences draft `drafts` tokens until the gate has observed `end` steps since start."""
+    """All sequences draft `drafts` tokens until the gate has observed `end` steps since start.
+
+    A probe is a trial of one step, to learn of acceptance: its `end` is the step after it, since start.
+    """
 
     drafts: int
     end: int
+    probe: bool = False
 
     def runs(self, clock: Clock) -> bool:
-        return clock.observed < self.end
+        return (clock.steps if self.probe else clock.observed) < self.end
 
 
 class State(NamedTuple):
     """What one decision leaves for the next.
 
-    `default`: the drafter's own number of draft tokens. `common`: the draft count of most sequences, with which a new
-    sequence starts. `next_decision`: the step of the next decision. `hold`: the number of steps for which the last
-    decision holds. `batch`: the number of sequences it was made for. `trial`: the last trial, None if a decision was
-    made after it. `last_trial`: the step in which the last trial began. `tried[k]`: the step in which the last trial of
-    k drafts began.
+    `default`: the drafter's own number of draft tokens. `common`: the draft count of most sequences, with which a new sequence starts. `next_decision`: the step of the next
+    decision. `hold`: the number of steps for which the last decision holds. `batch`: the number of sequences it was
+    made for. `trial`: the last trial, None if a decision was made after it. `last_trial`: the step in which the last
+    trial began. `tried[k]`: the step in which the last trial of k drafts began. `compared`: the comparisons at the
+    beginning of the last trial. `in_vain`: the last trials in a row after which there were no more. `probe`: the drafts of the next probe.
+    `probe_at`: its step, None while something is drafted. `last_probe`: the step of the last one. `probe_wait`: the steps from one probe to the next.
     """
 
     default: int
     common: int
     next_decision: int = 0
-    hold: int = _FIRST_HOLD // 2
+    hold: int = FIRST_HOLD // 2
     batch: int = 0
     trial: Trial | None = None
-    last_trial: int = -DECIDE_EVERY
+    last_trial: int = 0
     tried: Mapping[int, int] = {}
+    compared: int = 0
+    in_vain: int = 0
+    probe: int = 1
+    probe_at: int | None = None
+    last_probe: int = -_MOST_PROBE_WAIT
+    probe_wait: int = _LEAST_PROBE_WAIT
+
+    def must_probe(self, clock: Clock) -> bool:
+        """Whether the next step is a probe."""
+        return self.probe_at is not None and clock.steps >= self.probe_at
+
+    def stands_until(self, clock: Clock) -> int:
+        """The step at which the gate has to decide again, perhaps only to begin or end a probe."""
+        if self.trial is not None and self.trial.probe and self.trial.runs(clock):
+            return clock.steps + 1
+        return self.next_decision if self.probe_at is None else min(self.next_decision, self.probe_at)
 
     def moved(self, batch: int) -> bool:
         """Whether `batch` differs from the batch of the last decision by more than an eighth."""
@@ -153,21 +188,27 @@ def decide(
     """The next state and the decision for a step of `batch`. `forecast` is None if the counts stay as they are."""
     changed, counts = False, batch.counts
     if forecast is not None:
+        probed = state.trial is not None and state.trial.probe
         changed = state.trial is not None
         hold = min(2 * state.hold, DECIDE_EVERY if state.moved(len(counts)) or changed else _LONGEST_HOLD)
         choice = None
         if forecast.depth:
-            current, choice = _best(state, batch, forecast, policy)
+            current = forecast.option(list(map(min, batch.counts, batch.caps)))
+            choice = _best(state, current, forecast, policy)
             if choice is not current:
-                changed, hold = True, min(hold, DECIDE_EVERY)
+                changed, hold = True, FIRST_HOLD if probed else min(hold, DECIDE_EVERY)
             counts = _without_caps(choice.counts, batch)
         common = state.common if choice is None else _most_common(counts, batch.caps)
         state = state._replace(
-            common=common, next_decision=clock.steps + hold, hold=hold, batch=len(counts), trial=None
+            common=common, next_decision=clock.steps + hold, hold=hold, batch=len(counts), trial=None, probe_at=None
         )
         if choice is not None:
             state = _explore(state, clock, forecast, choice)
-            changed = changed or state.trial is not None
+            if state.trial is None and not any(choice.counts):
+                state = _probe_later(state, clock, forecast)
+        changed = changed or state.trial is not None
+    elif state.must_probe(clock):
+        state, changed = _probe_now(state, clock), True
     elif clock.steps >= state.next_decision:
         state = state._replace(next_decision=clock.steps + DECIDE_EVERY)
     return state, _decision(state, clock, batch, limits, counts, changed)
@@ -211,28 +252,38 @@ def best_counts(forecast: Forecast) -> Iterable[Option]:
 
 def one_count(forecast: Forecast) -> Iterable[Option]:
     """A `Policy`: one count for all sequences that may draft."""
-    return forecast.options
+    return [forecast.options[k] for k in forecast.numbers]
 
 
-_rate = operator.attrgetter("rate")
+def _best(state: State, current: Option, forecast: Forecast, policy: Policy) -> Option:
+    """The option with the most tokens per second, or `current` if a change does not pay.
 
-
-def _best(state: State, batch: Batch, forecast: Forecast, policy: Policy) -> tuple[Option, Option]:
-    """The current counts, and the best option: one that is better than they are even under doubt, else themselves."""
+    Great doubt of the costs favours the drafter's own number: fewer drafts save less time than the forecast says, and
+    more drafts take more. But fewer drafts always save some. So drafts that are hardly ever accepted are given up
+    however much is in doubt.
+    """
     default = forecast.options[min(state.default, forecast.depth)]
+    less = max(_LEAST_SAVED, 1 - _great_doubt(forecast, forecast.options[0], default))
+    more = 1 + _great_doubt(forecast, forecast.options[-1], default)
 
     def score(option: Option) -> float:
-        return math.log(option.rate) - DOUBT * forecast.doubt(option, default)
+        change = option.seconds - default.seconds
+        return option.tokens / (default.seconds + change * (less if change < 0 else more))
 
-    current = forecast.option(list(map(min, batch.counts, batch.caps)))
-    best, highest = current, score(current) + math.log(_GAIN)
-    # Doubt only lowers a score, so most options need no score.
-    for option in sorted(policy(forecast), key=_rate, reverse=True):
-        if math.log(option.rate) <= highest:
-            break
-        if (new := score(option)) > highest:
-            best, highest = option, new
-    return current, best
+    best, size, highest, gain = current, sum(current.counts), score(current), _GAIN
+    for option in policy(forecast):
+        new, drafts = score(option), sum(option.counts)
+        if new > highest * (gain if drafts > size else 1 / _LOSS):
+            best, size, highest, gain = option, drafts, new, _LOSS
+    return best
+
+
+def _great_doubt(forecast: Forecast, option: Option, default: Option) -> float:
+    """How far the doubt of the difference between the seconds of two options exceeds half of it: 1 if it is all of it."""
+    if option is default:
+        return 0.0
+    difference = max(1e-6, abs(math.log(option.seconds / default.seconds)))
+    return max(0.0, 2 * DOUBT * forecast.cost_doubt(option, default) / difference - 1)
 
 
 def _without_caps(counts: Sequence[int], batch: Batch) -> Sequence[int]:
@@ -252,13 +303,37 @@ def _most_common(counts: Sequence[int], caps: Sequence[int]) -> int:
     return Counter(drafting).most_common(1)[0][0]
 
 
+def _probe_later(state: State, clock: Clock, forecast: Forecast) -> State:
+    """The state with the next probe, if anything may be drafted."""
+    drafts = next((k for k in forecast.numbers if k), 0)
+    if not drafts or 0 not in forecast.numbers:
+        return state
+    cost = forecast.options[drafts].seconds / forecast.options[0].seconds - 1
+    share = drafts / forecast.depth
+    wait = max(_LEAST_PROBE_WAIT, math.ceil(_PROBE_DRAFTS * share), math.ceil(cost / _PROBE_COST))
+    wait = min(wait, _MOST_PROBE_WAIT)
+    probe_at = max(clock.steps, state.last_probe + wait)
+    # The forecast after the probe knows more than one before it.
+    later = max(state.next_decision, probe_at + DECIDE_EVERY)
+    return state._replace(probe=drafts, probe_wait=wait, probe_at=probe_at, next_decision=later)
+
+
+def _probe_now(state: State, clock: Clock) -> State:
+    return state._replace(
+        trial=Trial(state.probe, clock.steps + 1, probe=True),
+        last_probe=clock.steps,
+        probe_at=clock.steps + state.probe_wait,
+    )
+
+
 def _explore(state: State, clock: Clock, forecast: Forecast, choice: Option) -> State:
     """The state, with a trial if one is worth its cost: of a number that may be better than `choice`.
 
     Only numbers that are drafted are measured. If no other number may be better, the best other is tried now and then.
     """
+    others = [k for k in forecast.numbers if k < state.common or forecast.options[k].tokens > _GAIN * choice.tokens]
+    others = [k for k in others if k != state.common]
     waited = clock.steps - state.last_trial
-    others = [k for k in range(forecast.depth + 1) if k != state.common]
     if waited < DECIDE_EVERY or not others:
         return state
 
@@ -267,21 +342,28 @@ def _explore(state: State, clock: Clock, forecast: Forecast, choice: Option) -> 
 
     # The doubt grows with the distance between the numbers, so it is greatest at an end.
     greatest = max(doubt(others[0]), doubt(others[-1]))
+    in_vain = state.in_vain + 1 if clock.compared == state.compared else 0
+    least = min(_LONGEST_WAIT, DECIDE_EVERY * max(1.0, _UNKNOWN / max(greatest, 1e-3)) ** 2)
+    if any(forecast.options[k].rate > _CLEARLY * choice.rate for k in others):
+        in_vain -= 1
+    if waited < least * 4 ** max(0, min(in_vain, _MOST_IN_VAIN)):
+        return state
     # By the age of the last trial, so that numbers nearly as good as the chosen one do not take all trials.
     by_age = sorted(
         (state.tried.get(k, 0), -share, k)
         for k in others
-        if _may_be_better(share := forecast.options[k].rate / choice.rate, greatest)
-        and _affordable(clock.steps - state.tried.get(k, 0), share)
+        if _affordable(clock.steps - state.tried.get(k, 0), share := forecast.options[k].rate / choice.rate)
+        and (waited >= _LONGEST_WAIT or _may_be_better(share, greatest))
     )
-    chosen = next((k for _, share, k in by_age if _may_be_better(-share, doubt(k))), None)
+    chosen = next(
+        (k for _, share, k in by_age if waited >= _LONGEST_WAIT or _may_be_better(-share, doubt(k))), None
+    )
     if chosen is None:
-        if waited < _LONGEST_WAIT / (1 + (greatest / _UNKNOWN) ** 2):
-            return state
-        chosen = max(others, key=lambda k: math.log(forecast.options[k].rate) + DOUBT * doubt(k))
+        return state
     trial = Trial(chosen, clock.observed + _TRIAL_STEPS)
     tried = {**state.tried, chosen: clock.steps}
-    return state._replace(next_decision=clock.steps + _LONGEST_HOLD, trial=trial, last_trial=clock.steps, tried=tried)
+    state = state._replace(trial=trial, last_trial=clock.steps, tried=tried, compared=clock.compared, in_vain=in_vain)
+    return state._replace(next_decision=clock.steps + _LONGEST_HOLD)
 
 
 def _may_be_better(share: float, doubt: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from operator import mul
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class Forecast:
     ``survivals[i][j]``: the probability that drafts 0 to j of sequence i are all accepted. It has an entry for each
     draft that the sequence may make. ``contexts[i]``: the tokens of sequence i. ``doubts[j]``: the standard deviation
     of the logarithm of the number of drafts that are accepted at position j. ``options[k]``: k drafts for each
-    sequence, or its cap if that is lower.
+    sequence, or its cap if that is lower. `numbers`: the k that may be chosen for all sequences (None: any).
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Forecast:
         contexts: Sequence[float],
         costs: CostModel,
         doubts: Sequence[float] = (),
+        numbers: Collection[int] | None = None,
     ) -> None:
         self._survivals, self._contexts, self._costs, self._doubts = survivals, contexts, costs, doubts
         caps = list(map(len, survivals))
@@ -55,6 +56,7 @@ class Forecast:
             pairs = list(zip(survivals, contexts, strict=True))
             rows = [sum(c for survival, c in pairs if len(survival) > j) / 1024 for j in range(self.depth)]
             accepted = [sum(survival[j] for survival in survivals if len(survival) > j) for j in range(self.depth)]
+        self.numbers = [k for k in range(self.depth + 1) if numbers is None or k in numbers] or [self.depth]
         self.options: list[Option] = []
         totals = zip(accumulate(drafting, initial=0), accumulate(rows, initial=0.0), strict=True)
         for k, (drafts, draft_rows) in enumerate(totals):
@@ -87,7 +89,11 @@ class Forecast:
         gained = (
             sum(map(mul, self._doubts, one.accepted)) / tokens - sum(map(mul, self._doubts, other.accepted)) / others
         )
-        return math.hypot(gained, self._costs.spread(one.step, other.step, one.seconds, other.seconds))
+        return math.hypot(gained, self.cost_doubt(one, other))
+
+    def cost_doubt(self, one: Option, other: Option) -> float:
+        """The standard deviation of the logarithm of the ratio of their seconds."""
+        return self._costs.spread(one.step, other.step, one.seconds, other.seconds)
 
     def best(self) -> Option:
         """The draft counts that make the most tokens per second.

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from dovetail.gate.acceptance import Acceptance, Track
+from dovetail.gate.acceptance import LONG_MATCH, Acceptance, Track
 from dovetail.gate.costs import CONTEXTS, CostModel, features
 from dovetail.gate.decision import (
+    FIRST_HOLD,
     Batch,
     Clock,
     Decision,
@@ -90,7 +91,9 @@ class Gate:
         self._acceptance = Acceptance(drafts, acceptance)
         self._times = None if costs is None else StepTimes(costs)
         self._state = State(default=start, common=start)
-        self._next_decision = self._steps = self._observed = 0
+        self._starts: dict[str, int] = {}
+        self._surprised = False
+        self._next_decision = self._stands_until = self._steps = self._observed = 0
         # The current decision and its batch.
         self._decision = _NOTHING
         self._tracks: list[Track] = []
@@ -113,7 +116,7 @@ class Gate:
             return _NOTHING
         self._steps += 1
         too_long = too_long_in(contexts, self.limits) if self.limits.below_context is not None else ()
-        if self._steps < self._next_decision and self._still_valid(tracks, caps, too_long):
+        if self._steps < self._stands_until and self._still_valid(tracks, caps, too_long):
             self._timed = True
             if too_long != self._decision.too_long:
                 self._decision = self._decision._replace(too_long=too_long)
@@ -136,9 +139,10 @@ class Gate:
         self._observed += 1
         if seconds is not None and seconds >= _SLOW:
             self._next_decision -= int(seconds / _SLOW)
+            self._stands_until -= int(seconds / _SLOW)
         trial = self._state.trial
-        if trial is not None and trial.end == self._observed:
-            self._next_decision = self._steps
+        if trial is not None and (drafted if trial.probe else trial.end == self._observed):
+            self._next_decision = self._stands_until = self._steps
 
     @property
     def expected_acceptance(self) -> list[float]:
@@ -180,30 +184,40 @@ class Gate:
         return caps == self._caps or (not decision.capped and all(map(operator.le, decision.allowed, caps)))
 
     def _new_decision(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> Decision:
-        state, clock = self._state._replace(next_decision=self._next_decision), Clock(self._steps, self._observed)
+        state = self._state._replace(next_decision=self._next_decision)
+        clock = Clock(self._steps, self._observed, 0 if self._times is None else self._times.compared)
         for track, context in zip(tracks, contexts, strict=True):
             track.context = bisect_right(CONTEXTS, context) - 1
-        counts = [state.common if track.drafts is None else track.drafts for track in tracks]
+        counts = [self._start(track) if track.drafts is None else track.drafts for track in tracks]
         batch = Batch(counts, contexts, limited(caps, contexts, self.limits))
         forecast: Forecast | None = None
         if not self.limits.too_many(len(tracks)) and state.must_decide(clock, len(tracks)):
             forecast = self._forecast(tracks, batch)
+            if self._surprised:
+                state = state._replace(hold=FIRST_HOLD // 2)
         self._state, decision = decide(state, clock, batch, self.limits, forecast, self.policy)
-        self._next_decision = self._state.next_decision
+        self._next_decision, self._stands_until = self._state.next_decision, self._state.stands_until(clock)
         for track, count in zip(tracks, decision.counts, strict=True):
             track.drafts = count
+        if forecast is not None and forecast.depth:
+            self._starts.update((track.kind, track.drafts) for track in tracks if track.drafts is not None)
         return decision
+
+    def _start(self, track: Track) -> int:
+        """The draft count with which a request begins."""
+        if track.kind == LONG_MATCH:
+            return self._state.default
+        return self._starts.get(track.kind, self._state.common)
 
     def _forecast(self, tracks: Sequence[Track], batch: Batch) -> Forecast | None:
         if self.costs is None:
             return None
-        self._acceptance.learn()
+        self._surprised = self._acceptance.learn()
         likely = self._acceptance.likely
-        for track in tracks:
-            track.forget()
-        survivals = [
-            track.survivals(likely[track.context][:cap]) for track, cap in zip(tracks, batch.caps, strict=True)
-        ]
+        survivals = list[list[float]]()
+        for track, cap in zip(tracks, batch.caps, strict=True):
+            track.learn()
+            survivals.append(track.survivals(likely(track.kind, track.context)[:cap]))
         return Forecast(survivals, batch.contexts, self.costs, self._acceptance.doubts)
 
     def _learn(self) -> None:

@@ -14,6 +14,8 @@ _CONTEXT_FREE = [i for i, part in enumerate(PARTS) if "rows" not in part]
 _LEARN, _FIRST = 0.1, 2
 # The median of fewer steps follows an outlier.
 _LEAST_STEPS = 3
+# So many kinds of steps are kept until there are enough of a kind.
+_MOST_KINDS = 8
 # Differences are clipped at this many standard deviations of the noise.
 _OUTLIER = 3.0
 # If equal steps differ by more than this (in the logarithm), the parts of the cost model become uncertain.
@@ -34,16 +36,23 @@ class StepTimes:
 
     def __init__(self, costs: CostModel) -> None:
         self.costs = costs
+        #: Comparisons since start: of different steps, and of equal ones.
+        self.compared = 0
+        self._equal = 0
         self._last: _Block | None = None
-        self._compared = 0
+        # By the features that do not depend on context: steps of decisions that held for too few to compare.
+        self._few: dict[Features, list[tuple[int, float]]] = {}
 
     def learn(self, step: Features, times: Sequence[tuple[int, float]], end: int) -> None:
         """Learn from consecutive steps with the features `step`.
 
-        `times`: draft tokens made and seconds, step by step. `end`: the number of the last step.
+        `times`: draft tokens made and seconds, step by step. `end`: the number of the last step. Where decisions hold
+        for few steps, because the batch changes, steps with equal features are learned when there are enough of them.
         """
         if len(times) < _LEAST_STEPS:
-            return
+            times = self._joined(step, times)
+            if not times:
+                return
         before = _typical(times[:NEAR])
         if self._last is not None and end - len(times) - self._last.end <= 4 * NEAR:
             self._compare(self._last, _Block(step, before, min(len(times), NEAR), end))
@@ -53,6 +62,17 @@ class StepTimes:
             before = after
         self._last = _Block(step, _typical(times[-NEAR:]), min(len(times), NEAR), end)
 
+    def _joined(self, step: Features, times: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
+        """`times` with those of steps before that have the same features; empty if they are still too few."""
+        key = tuple(step[i] for i in _CONTEXT_FREE)
+        few = [*self._few.pop(key, ()), *times]
+        if len(few) >= NEAR:
+            return few
+        self._few[key] = few
+        if len(self._few) > _MOST_KINDS:
+            del self._few[next(iter(self._few))]
+        return ()
+
     def _compare(self, before: _Block, block: _Block) -> None:
         ratio = block.seconds / before.seconds
         if all(before.step[i] == block.step[i] for i in _CONTEXT_FREE):
@@ -60,6 +80,7 @@ class StepTimes:
         else:
             # The noise is for medians of `NEAR` steps; medians of fewer steps are noisier.
             wider = (NEAR / before.steps + NEAR / block.steps) / 2
+            self.compared += 1
             self.costs.drift()
             self.costs.learn_ratio(before.step, block.step, ratio, self.costs.noise * math.sqrt(wider))
 
@@ -69,8 +90,8 @@ class StepTimes:
         if abs(error) > max(_JUMP, _OUTLIER * noise):
             self.costs.drift(_JUMP)  # either the whole machine became slower, or one part of the step
         square = min(abs(error), _OUTLIER * noise) ** 2
-        self._compared += 1
-        share = max(_LEARN, 1 / (_FIRST + self._compared))
+        self._equal += 1
+        share = max(_LEARN, 1 / (_FIRST + self._equal))
         self.costs.noise = max(LEAST_NOISE, math.sqrt(noise**2 + share * (square - noise**2)))
 
 
