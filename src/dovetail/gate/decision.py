@@ -114,7 +114,7 @@ class State(NamedTuple):
     trial: Trial | None = None
     last_trial: int = 0
     tried: Mapping[int, int] = {}
-    compared: int = 0
+    compared: int = -1
     in_vain: int = 0
     probe: int = 1
     probe_at: int | None = None
@@ -355,9 +355,7 @@ def _explore(state: State, clock: Clock, forecast: Forecast, choice: Option) -> 
         if _affordable(clock.steps - state.tried.get(k, 0), share := forecast.options[k].rate / choice.rate)
         and (waited >= _LONGEST_WAIT or _may_be_better(share, greatest))
     )
-    chosen = next(
-        (k for _, share, k in by_age if waited >= _LONGEST_WAIT or _may_be_better(-share, doubt(k))), None
-    )
+    chosen = next((k for _, share, k in by_age if waited >= _LONGEST_WAIT or _may_be_better(-share, doubt(k))), None)
     if chosen is None:
         return state
     trial = Trial(chosen, clock.observed + _TRIAL_STEPS)
