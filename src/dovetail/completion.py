@@ -130,6 +130,8 @@ class Completion(msgspec.Struct, frozen=True):
     ignores it, which changes the speed and never the text.
     `gated`: whether the engine's gate chooses how many tokens to draft. Otherwise each step drafts `draft_tokens`, or
     the drafter's own number. An engine behind HTTP ignores it.
+    `kind`: what the answer has in common with others whose drafts are accepted about as often, for the gate. Only a few
+    values may be in use. An engine behind HTTP ignores it.
     `report_drafts`: whether batches have the ids of draft tokens. An engine behind HTTP ignores it.
     `ends_loops`: whether an engine that can ends an answer that repeats itself, with the finish reason "length".
     `cache_salt`: only completions with the same one share the prompts that an engine has cached, None among them. An
@@ -154,6 +156,7 @@ class Completion(msgspec.Struct, frozen=True):
     reasoning_budget: int | None = None
     draft_tokens: int | None = None
     gated: bool = True
+    kind: str = ""
     report_drafts: bool = False
     ends_loops: bool = False
     cache_salt: str | None = None

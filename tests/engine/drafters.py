@@ -61,6 +61,9 @@ class Oracle:
     def release(self, request: Request) -> None:
         self._computed.pop(request.id, None)
 
+    def matched(self, request: Request) -> int | None:
+        return None
+
     def check_integrity(self, requests: set[str]) -> None:
         if not self._computed.keys() <= requests:
             raise EngineError(f"{sorted(self._computed.keys() - requests)} are gone and were not released")
@@ -102,5 +105,8 @@ class Peaked:
         ]
 
     def release(self, request: Request) -> None: ...
+
+    def matched(self, request: Request) -> int | None:
+        return None
 
     def check_integrity(self, requests: set[str]) -> None: ...

@@ -57,6 +57,9 @@ class Fixed:
 
     def release(self, request: Request) -> None: ...
 
+    def matched(self, request: Request) -> int | None:
+        return None
+
     def check_integrity(self, requests: set[str]) -> None: ...
 
 

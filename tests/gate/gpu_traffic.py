@@ -124,7 +124,7 @@ class Server:
         self._chance, self._noise = random.Random(seed), noise(random.Random(f"noise {seed}"))
         self._left = {str(i): self._new(i, batch, together) for i in range(batch)}
         self._names = batch
-        # Sequence -> drafts made for it; scheduled and not done: the sequences and their drafts, and whether of a prompt.
+        # Sequence -> drafts made for it. Scheduled and not done: the sequences and their drafts, and if of a prompt.
         self._made: dict[str, int] = {}
         self._running: list[tuple[dict[str, int], bool, int]] = []
         self._prompts = set(self._left)

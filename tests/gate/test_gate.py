@@ -214,7 +214,8 @@ def test_a_long_match_is_expected_to_stand_until_the_request_shows_otherwise() -
         track.learn()
     assert acceptance.likely("chat", 0)[0] < 0.02
     likely = acceptance.likely(LONG_MATCH, 0)
-    assert min(likely) == 0.8 and fresh.survivals(likely)[0] == 0.8 and track.survivals(likely)[0] < 0.1
+    assert min(likely) == 0.8 and fresh.survivals(likely)[0] == 0.8 and not fresh.tried
+    assert track.tried and track.survivals(acceptance.likely(LONG_MATCH, 0, tried=True))[0] < 0.1
 
 
 @given(st.floats(0, 1), st.integers(1, 8))

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.gate import Gate
 from tests.gate import gpu_traffic
-from tests.gate.gpu_traffic import K, Accepts, found_within, fresh, recorded, serve, synthetic
+from tests.gate.gpu_traffic import Accepts, K, found_within, fresh, recorded, serve, synthetic
 
 Noise = Callable[[random.Random], Iterator[float]]
 

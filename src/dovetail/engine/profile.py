@@ -33,7 +33,7 @@ HOW = (_PROMPT, _LONG, _WIDE, _REPEATS, torch.__version__)
 
 
 class RandomDrafts(DrafterWrapper):
-    """A drafter that takes as long as `drafter` and proposes as many tokens, but random ones."""
+    """A drafter that takes as long as `drafter` and proposes random tokens, as many as it is asked for."""
 
     def __init__(self, drafter: Drafter, vocab_size: int) -> None:
         super().__init__(drafter)
@@ -41,8 +41,11 @@ class RandomDrafts(DrafterWrapper):
         self._random = random.Random(0)
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
-        drafts = super().propose(requests, counts)
-        return [Draft([self._random.randrange(self._vocab_size) for _ in draft.tokens]) for draft in drafts]
+        super().propose(requests, counts)
+        return [Draft([self._random.randrange(self._vocab_size) for _ in range(count)]) for count in counts]
+
+    def matched(self, request: Request) -> None:
+        """None: a lookup that finds nothing in random tokens is timed with as many drafts too."""
 
 
 def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: int) -> CostModel | None:

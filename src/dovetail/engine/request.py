@@ -13,7 +13,7 @@ from torch import Tensor
 from dovetail.completion import Completion, Constraint, Finish, Sampling, TokenLogprob
 from dovetail.engine.sampling import Penalties, check_sampling, logprobs
 from dovetail.errors import ContextExceeded, InvalidRequest
-from dovetail.gate import Track
+from dovetail.gate import LONG_MATCH, Track
 from dovetail.tokens import Detokenizer, StopStrings, Tokenizer
 
 #: The largest bias, as in OpenAI's API.
@@ -69,6 +69,8 @@ def check_biases(completion: Completion, vocab_size: int) -> None:
 
 # Below this temperature a request is greedy: the divided logits would overflow float32 and give the same token anyway.
 _COLDEST = 1e-5
+# From so many tokens on a match is of middle length, or long. Prose repeats two or three tokens all the time.
+_SHORT, _LONG = 4, 8
 # Rows of logits of a prompt that are computed at once: 40 MB with a vocabulary of 160,000.
 _SCORED_ROWS = 64
 
@@ -103,7 +105,10 @@ class Request:
         self.gated = completion.gated
         self.report_drafts = completion.report_drafts
         self.cache_salt = (completion.cache_salt or "").encode()
-        self.track = Track()
+        self._kind = "constrained" if completion.constraint is not None else completion.kind
+        # By kind: for a drafter that continues matches, the kind is the length of the match.
+        self._tracks: dict[str, Track] = {}
+        self.track = self.track_for(None)
         self.computed = 0
         self.cached_prompt: int | None = None
         self.logprobs = completion.logprobs
@@ -148,6 +153,15 @@ class Request:
         0 until all tokens but the last are computed, which drafts need.
         """
         return min(self.draft_tokens, self.limit - len(self.tokens) - 1) if self.computed else 0
+
+    def track_for(self, matched: int | None) -> Track:
+        """What the gate knows about the drafts for this request, after a match of so many tokens; None: of any."""
+        kind = self._kind
+        if matched is not None:
+            kind = LONG_MATCH if matched >= _LONG else "match" if matched >= _SHORT else "short match"
+        if kind not in self._tracks:
+            self._tracks[kind] = Track(kind)
+        return self._tracks[kind]
 
     def extend(self, new: list[int], tokenizer: Tokenizer) -> tuple[list[int], Finish | None]:
         """Append `new` tokens up to the one that ends the sequence. Returns these, and why it ended, if it did."""

@@ -124,7 +124,13 @@ class Scheduler:
         if self.drafter is None:
             return [0] * len(decoding)
         caps = [request.draft_cap() for request in decoding]
-        decision = self.gate.decide([r.track for r in decoding], [len(r.tokens) for r in decoding], caps)
+        most = list[int]()
+        for request, cap in zip(decoding, caps, strict=True):
+            matched = self.drafter.matched(request) if cap else None
+            if cap:
+                request.track = request.track_for(matched)
+            most.append(cap if matched is None else min(cap, matched))
+        decision = self.gate.decide([r.track for r in decoding], [len(r.tokens) for r in decoding], most)
         for i in decision.too_long:
             if decoding[i].draft_tokens:
                 self.stop_drafting(decoding[i])

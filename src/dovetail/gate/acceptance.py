@@ -1,8 +1,8 @@
 """Acceptance: the probability that drafts are accepted, over all requests, by kind of request, and for each request.
 
-All estimates are counts of tested and accepted drafts. Only drafts change them: while nothing is drafted, the gate keeps
-what it knew. Old drafts count less when there are many newer ones, and nearly nothing when the newer ones contradict
-them (`_left`).
+All estimates are counts of tested and accepted drafts. Only drafts change them: while nothing is drafted, the gate
+keeps what it knew. Old drafts count less when there are many newer ones, and hardly at all when the newer ones
+contradict them (`_left`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MEMORY, _REQUEST_MEMORY = 512.0, 48.0
 # How many tested drafts weigh as much as the estimate one level above: for a kind the estimate for all requests, for a
 # kind in one range of context the estimate for the kind, for a request the estimate for its kind and context.
 _WEIGHT, _REQUEST_WEIGHT = 8.0, 6.0
-# New drafts contradict the old ones if they are e ** _SURPRISE times likelier by their own share of accepted drafts, and
-# as many drafts count as independent of each other.
+# New drafts contradict the old ones if they are e ** _SURPRISE times likelier by their own share of accepted drafts. At
+# most so many of them count as independent of each other.
 _SURPRISE, _INDEPENDENT = 4.0, 32.0
 # Then the old ones weigh this part of the new ones: of these some may have been drafted before the change.
 _CONTRADICTED = 8.0
@@ -31,8 +31,8 @@ _SUREST = 0.995
 
 #: The kind of a sequence whose last tokens occurred earlier in it too, so many that what followed there is likely.
 LONG_MATCH = "long match"
-# Kind -> the least estimate for a request that has not tested drafts itself.
-_AT_LEAST = {LONG_MATCH: 0.8}
+# Kind -> the least estimate for a request of which no more than `_TRIED` drafts were tested.
+_AT_LEAST, _TRIED = {LONG_MATCH: 0.8}, 12
 
 
 def per_draft(length: float, drafts: int) -> float:
@@ -114,6 +114,11 @@ class Track:
     drafts: int | None = None
     context: int = 0
 
+    @property
+    def tried(self) -> bool:
+        """Whether enough drafts of the request itself were tested to go by them."""
+        return bool(self.tested) and self.tested[0] > _TRIED
+
     def learn(self) -> None:
         """Add the new steps. The drafts before them lose weight (`_left`)."""
         if not self.new:
@@ -183,7 +188,7 @@ class Acceptance:
         self._all = Record(positions)
         self._kinds: dict[str, Record] = {}
         self._cells: dict[tuple[str, int], Record] = {}
-        self._likely: dict[tuple[str, int], list[float]] = {}
+        self._likely: dict[tuple[str, int, bool], list[float]] = {}
         self._estimate()
 
     def count(self, rows: Mapping[tuple[Track | None, int, int, int], int]) -> None:
@@ -219,14 +224,17 @@ class Acceptance:
         self._estimate()
         return any(contradicted)
 
-    def likely(self, kind: str, context: int) -> list[float]:
-        """The probability by position for a request of this kind, in this range of context."""
-        place = kind, context
+    def likely(self, kind: str, context: int, *, tried: bool = False) -> list[float]:
+        """The probability by position for a request of this kind, in this range of context.
+
+        `tried`: whether drafts of this request itself were tested. Otherwise it is at least `_AT_LEAST`.
+        """
+        place = kind, context, tried or kind not in _AT_LEAST
         if place not in self._likely:
             above = self._kinds[kind].below(self.overall) if kind in self._kinds else self.overall
-            estimate = self._cells[place].below(above) if place in self._cells else above
-            least = _AT_LEAST.get(kind, 0.0)
-            self._likely[place] = [max(least, each) for each in estimate]
+            cell = self._cells.get((kind, context))
+            estimate = above if cell is None else cell.below(above)
+            self._likely[place] = estimate if place[2] else [max(_AT_LEAST[kind], each) for each in estimate]
         return self._likely[place]
 
     def _record(self, place: tuple[str, int] | str | None) -> Record:

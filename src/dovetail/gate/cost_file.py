@@ -19,7 +19,7 @@ from dovetail.gate.costs import PARTS, CostModel
 _log = logging.getLogger(__name__)
 
 # The version of the file. It changes when the meaning of a model changes.
-_VERSION = 2, PARTS
+_VERSION = 3, PARTS
 # The share by which each part of a step may have changed since the file was written, for example on another machine.
 _CHANGED = 0.1
 

@@ -33,8 +33,8 @@ Reason = Literal["draft", "cost", "context", "batch", "request", "probe"]
 #: changes nothing holds twice as long as the one before, up to the longest hold. The first decisions hold shorter, and
 #: so does the decision after a probe whose drafts were accepted.
 DECIDE_EVERY, _LONGEST_HOLD, FIRST_HOLD = 16, 48, 4
-# More drafts must make the rate so many times as high, and the tokens so many times as many. Fewer drafts are chosen even
-# if the rate was so many times as high.
+# More drafts must make the rate so many times as high, and the tokens so many times as many. Fewer drafts are chosen
+# even if the rate was so many times as high.
 _GAIN, _LOSS = 1.01, 1.005
 # In doubt, fewer drafts still save this part of the time that they save by the forecast.
 _LEAST_SAVED = 0.25
@@ -42,7 +42,7 @@ _LEAST_SAVED = 0.25
 DOUBT = 1.0
 # The steps of a trial, and the share of the steps since the last trial of the same number that it may cost.
 _TRIAL_STEPS, _TRIAL_COST = 5, 0.01
-# From one trial to the next, `DECIDE_EVERY` steps where the doubt is `_UNKNOWN`, and four times as many where it is half of
+# From one trial to the next: `DECIDE_EVERY` steps where the doubt is `_UNKNOWN`, four times as many where it is half of
 # that, up to the longest wait; four times as many after each trial that measured nothing, up to `_MOST_IN_VAIN` trials.
 # One trial in vain fewer counts where another number would be chosen as so many times better if it were not in doubt.
 _UNKNOWN, _LONGEST_WAIT, _MOST_IN_VAIN, _CLEARLY = 0.2, 512, 3, 1.15
@@ -98,12 +98,16 @@ class Trial(NamedTuple):
 class State(NamedTuple):
     """What one decision leaves for the next.
 
-    `default`: the drafter's own number of draft tokens. `common`: the draft count of most sequences, with which a new sequence starts. `next_decision`: the step of the next
-    decision. `hold`: the number of steps for which the last decision holds. `batch`: the number of sequences it was
-    made for. `trial`: the last trial, None if a decision was made after it. `last_trial`: the step in which the last
-    trial began. `tried[k]`: the step in which the last trial of k drafts began. `compared`: the comparisons at the
-    beginning of the last trial. `in_vain`: the last trials in a row after which there were no more. `probe`: the drafts of the next probe.
-    `probe_at`: its step, None while something is drafted. `last_probe`: the step of the last one. `probe_wait`: the steps from one probe to the next.
+    `default`: the drafter's own number of draft tokens. `common`: the draft count of most sequences, with which a new
+    sequence starts. `next_decision`: the step of the next decision. `hold`: the number of steps for which the last
+    decision holds. `batch`: the number of sequences it was made for.
+
+    `trial`: the last trial, None if a decision was made after it. `last_trial`: the step in which the last one began
+    that was no probe. `tried[k]`: the same of k drafts. `compared`: the comparisons of step times at the beginning of
+    the last trial. `in_vain`: the last trials in a row after which there were no more.
+
+    `probe`: the drafts of the next probe. `probe_at`: its step, None while something is drafted. `last_probe`: the step
+    of the last one. `probe_wait`: the steps from one probe to the next.
     """
 
     default: int
@@ -207,9 +211,9 @@ def decide(
             if state.trial is None and not any(choice.counts):
                 state = _probe_later(state, clock, forecast)
         changed = changed or state.trial is not None
-    elif state.must_probe(clock):
+    elif state.must_probe(clock) and not any(counts) and any(batch.caps):
         state, changed = _probe_now(state, clock), True
-    elif clock.steps >= state.next_decision:
+    elif clock.steps >= state.next_decision and (any(batch.caps) or limits != Limits()):
         state = state._replace(next_decision=clock.steps + DECIDE_EVERY)
     return state, _decision(state, clock, batch, limits, counts, changed)
 
@@ -279,7 +283,7 @@ def _best(state: State, current: Option, forecast: Forecast, policy: Policy) -> 
 
 
 def _great_doubt(forecast: Forecast, option: Option, default: Option) -> float:
-    """How far the doubt of the difference between the seconds of two options exceeds half of it: 1 if it is all of it."""
+    """How far the doubt of the difference between the seconds of two options exceeds half of it; 1: it is all of it."""
     if option is default:
         return 0.0
     difference = max(1e-6, abs(math.log(option.seconds / default.seconds)))

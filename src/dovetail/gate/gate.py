@@ -191,7 +191,7 @@ class Gate:
         counts = [self._start(track) if track.drafts is None else track.drafts for track in tracks]
         batch = Batch(counts, contexts, limited(caps, contexts, self.limits))
         forecast: Forecast | None = None
-        if not self.limits.too_many(len(tracks)) and state.must_decide(clock, len(tracks)):
+        if any(batch.caps) and state.must_decide(clock, len(tracks)):
             forecast = self._forecast(tracks, batch)
             if self._surprised:
                 state = state._replace(hold=FIRST_HOLD // 2)
@@ -217,7 +217,7 @@ class Gate:
         survivals = list[list[float]]()
         for track, cap in zip(tracks, batch.caps, strict=True):
             track.learn()
-            survivals.append(track.survivals(likely(track.kind, track.context)[:cap]))
+            survivals.append(track.survivals(likely(track.kind, track.context, tried=track.tried)[:cap]))
         return Forecast(survivals, batch.contexts, self.costs, self._acceptance.doubts)
 
     def _learn(self) -> None:

@@ -70,6 +70,12 @@ class Drafter(Protocol):
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
         """Drafts of at most ``counts[i]`` tokens (at least 1 each) to follow ``requests[i].tokens``."""
 
+    def matched(self, request: Request) -> int | None:
+        """How many of the last tokens of `request` occurred before too, if the drafter can only continue such a match.
+
+        0: it has no draft. None: it drafts by something else.
+        """
+
     def release(self, request: Request) -> None:
         """Forget `request`; nothing happens when it never started."""
 
@@ -92,6 +98,9 @@ class DrafterWrapper:
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
         return self._drafter.propose(requests, counts)
+
+    def matched(self, request: Request) -> int | None:
+        return self._drafter.matched(request)
 
     def release(self, request: Request) -> None:
         self._drafter.release(request)

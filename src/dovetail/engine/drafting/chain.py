@@ -138,6 +138,9 @@ class ChainDrafter:
                 states = [self._network.run(collate(parts), hidden)]
         return drafts(tokens, probs)
 
+    def matched(self, request: Request) -> int | None:
+        return None
+
     def release(self, request: Request) -> None:
         self._slots.pop(request.id, None)
         self._tables.release(request.id)

@@ -85,6 +85,9 @@ class DraftModel:
                 sequence.guesses.append(tokens[i][-1])
             hidden = self._model.forward(collate(parts))[0]
 
+    def matched(self, request: Request) -> int | None:
+        return None
+
     def release(self, request: Request) -> None:
         self._sequences.pop(request.id, None)
         self._tables.release(request.id)

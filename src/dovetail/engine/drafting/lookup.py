@@ -45,6 +45,7 @@ class SuffixIndex:
         self._latest: dict[int, int] = {}
         self._earlier: list[int] = []
         self._last = self._pair = 0
+        self._matches: tuple[int, list[int]] | None = None
 
     def __len__(self) -> int:
         """How many tokens the index has."""
@@ -66,12 +67,13 @@ class SuffixIndex:
             last = token
         self._last, self._pair = last, pair
         self._tokens += tokens
+        self._matches = None
 
     def draft(self, count: int) -> list[int]:
         """At most `count` tokens that may come next."""
         tokens = self._tokens
         end = len(tokens)
-        matched, places = self._longest_matches()
+        matched, places = self._longest()
         for _ in range(min(count, matched) if places else 0):
             followers = [tokens[place] for place in places]
             token = sorted(followers)[len(followers) // 2]  # a token that more than half have is in the middle
@@ -83,6 +85,16 @@ class SuffixIndex:
         drafted = tokens[end:]
         del tokens[end:]
         return drafted
+
+    def matched(self) -> int:
+        """The length of the longest match with the last tokens, 0 if there is no match."""
+        matched, places = self._longest()
+        return matched if places else 0
+
+    def _longest(self) -> tuple[int, list[int]]:
+        if self._matches is None:
+            self._matches = self._longest_matches()
+        return self._matches
 
     def _longest_matches(self) -> tuple[int, list[int]]:
         """The length of the longest match with the last tokens, and the positions after the matches of that length."""
@@ -123,6 +135,9 @@ class Lookup:
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
         return [Draft(self._index(request).draft(count)) for request, count in zip(requests, counts, strict=True)]
 
+    def matched(self, request: Request) -> int:
+        return self._index(request).matched()
+
     def release(self, request: Request) -> None:
         self._indices.pop(request.id, None)
 
@@ -133,5 +148,6 @@ class Lookup:
 
     def _index(self, request: Request) -> SuffixIndex:
         index = self._indices.setdefault(request.id, SuffixIndex())
-        index.extend(request.tokens[index.seen :])
+        if len(request.tokens) > index.seen:
+            index.extend(request.tokens[index.seen :])
         return index

@@ -67,6 +67,7 @@ def completion_of(
         reasoning_budget=reasoning_budget,
         draft_tokens=request.extension.draft_tokens,
         gated=request.extension.gate is not False,
+        kind="after a tool result" if request.messages and request.messages[-1].get("role") == "tool" else "",
         report_drafts=recorded,
         cache_salt=request.cache_salt,
         request_id=request.id if choice == 0 else f"{request.id}-{choice}",
