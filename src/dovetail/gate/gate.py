@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -68,7 +68,8 @@ class Gate:
 
     `drafts`: the most tokens that a sequence drafts. `default`: the drafter's own number, with which the gate starts
     (None: `drafts`). Without `costs`, every sequence drafts `drafts`, within `limits`. `acceptance`: the probability of
-    acceptance by position, as far as it is known at start; the acceptance in `costs` takes precedence.
+    acceptance by position, as far as it is known at start; the acceptance in `costs` takes precedence. `numbers`: for a
+    number of sequences, the draft counts that may be chosen (None: any up to `drafts`).
     """
 
     policy: Policy = staticmethod(best_counts)
@@ -81,6 +82,7 @@ class Gate:
         *,
         default: int | None = None,
         acceptance: Sequence[float] = (),
+        numbers: Callable[[int], Collection[int]] | None = None,
     ) -> None:
         self.costs = costs
         self.limits = limits
@@ -88,6 +90,7 @@ class Gate:
         start = drafts if costs is None or default is None else min(default, drafts)
         if costs is not None and costs.acceptance:
             acceptance = costs.acceptance
+        self._numbers = numbers
         self._acceptance = Acceptance(drafts, acceptance)
         self._times = None if costs is None else StepTimes(costs)
         self._state = State(default=start, common=start)
@@ -189,10 +192,13 @@ class Gate:
         for track, context in zip(tracks, contexts, strict=True):
             track.context = bisect_right(CONTEXTS, context) - 1
         counts = [self._start(track) if track.drafts is None else track.drafts for track in tracks]
+        numbers = None if self._numbers is None else self._numbers(len(tracks))
+        if numbers is not None:
+            counts = [max((k for k in numbers if k <= count), default=min(numbers)) for count in counts]
         batch = Batch(counts, contexts, limited(caps, contexts, self.limits))
         forecast: Forecast | None = None
         if any(batch.caps) and state.must_decide(clock, len(tracks)):
-            forecast = self._forecast(tracks, batch)
+            forecast = self._forecast(tracks, batch, numbers)
             if self._surprised:
                 state = state._replace(hold=FIRST_HOLD // 2)
         self._state, decision = decide(state, clock, batch, self.limits, forecast, self.policy)
@@ -209,7 +215,7 @@ class Gate:
             return self._state.default
         return self._starts.get(track.kind, self._state.common)
 
-    def _forecast(self, tracks: Sequence[Track], batch: Batch) -> Forecast | None:
+    def _forecast(self, tracks: Sequence[Track], batch: Batch, numbers: Collection[int] | None) -> Forecast | None:
         if self.costs is None:
             return None
         self._surprised = self._acceptance.learn()
@@ -218,7 +224,7 @@ class Gate:
         for track, cap in zip(tracks, batch.caps, strict=True):
             track.learn()
             survivals.append(track.survivals(likely(track.kind, track.context, tried=track.tried)[:cap]))
-        return Forecast(survivals, batch.contexts, self.costs, self._acceptance.doubts)
+        return Forecast(survivals, batch.contexts, self.costs, self._acceptance.doubts, numbers)
 
     def _learn(self) -> None:
         """Learn from the steps with the current decision."""

@@ -108,6 +108,16 @@ def test_a_requests_cap_is_checked_once_and_released_with_it() -> None:
     assert recorder.calls[-1][0] == []  # stopped before anything was tested
 
 
+def test_sequences_of_a_step_that_needs_a_graph_draft_the_same_number() -> None:
+    """Whatever their limits and caps; none, if none of them may draft."""
+    gate = StepGate(Gate(None, Limits(below_context=50), K), uniform=True)
+    for contexts, caps, drafts in (((10, 90), (K, K), K), ((10, 10), (1, 2), 2), ((90, 90), (K, K), 0)):
+        after = [Decoding(name, *each) for name, each in zip("ab", zip(contexts, caps, strict=True), strict=True)]
+        gate.scheduled(["a", "b"], after, {"a", "b"})
+        assert gate.depth == gate.allowed("a") == gate.allowed("b") == drafts
+        gate.done({"a": Outcome(drafts, 1), "b": Outcome(drafts, 1)}, more=True)
+
+
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 40), st.integers(0, K)), unique_by=lambda d: d[0]),
@@ -123,7 +133,7 @@ def test_limits_and_caps_hold_in_every_step(steps: list[list[Any]], below: int, 
     for step in steps:
         after = [Decoding(*each) for each in step]
         gate.scheduled([each.name for each in after], after, set("abcdef"))
-        for name, context, cap in after:
+        for name, context, cap, _ in after:
             drafts = gate.allowed(name)
             assert drafts <= (0 if context >= below or len(after) > most else min(cap, gate.depth))
         gate.done({each.name: Outcome(K, 1) for each in after}, more=True)

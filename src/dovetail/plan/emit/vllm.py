@@ -10,7 +10,6 @@ from typing import Any
 
 from dovetail.checkpoints.methods import CLEAN_LOOKUP
 from dovetail.errors import PlanError
-from dovetail.gate.vllm_lengths import captured_lengths
 from dovetail.plan.emit.command import Command, Remaining, ShellText, engine_parsers, shown, variables
 from dovetail.plan.layers import Setting
 from dovetail.plan.options import GATE, OPTIONS
@@ -25,12 +24,9 @@ _PARSERS = "vllm_parsers"  # the attribute of a format
 _MEMBER = "--speculative-config."
 #: Dovetail's gate inside vLLM, and the member of --additional-config with its settings.
 SCHEDULER, GATED = "dovetail.plugins.vllm.GatedScheduler", "dovetail"
-# Methods of vLLM's older model runner, which also runs on CPUs. It gives up CUDA graphs of whole steps if it is given
-# several lengths.
-_ONE_LENGTH = ("suffix", "medusa", "mlp_speculator", "peagle")
+# Methods of vLLM's older model runner, which also runs on CPUs.
+_OLDER_RUNNER = ("suffix", "medusa", "mlp_speculator", "peagle")
 _LIMITS = ("speculate_below_context", "speculate_up_to_batch")
-# The most sequences of a gated command whose plan sets none: vLLM 0.33's own default for GPUs below 70 GiB.
-_BATCH = 256
 #: Variables that neither version knows -> what became of them.
 _REMOVED = {
     "VLLM_ENABLE_PCIE_ALLREDUCE": "only the recipe's patched build knows it, no released vLLM",
@@ -57,7 +53,7 @@ def command(
         remaining.notes.append(f"vLLM {version} is newer than any that was tried, so this command is for {flavour}")
     start = ("vllm", "serve", remaining.take("target"))
     markers = markers or _markers(remaining.peek("format"))
-    older_runner = remaining.peek("method") in _ONE_LENGTH or "+cpu" in (version or "")
+    older_runner = remaining.peek("method") in _OLDER_RUNNER or "+cpu" in (version or "")
     speculation, gate = _speculation(remaining, flavour)
     if gate.get("gate") == "measured":
         gate |= _acceptance(plan)
@@ -172,42 +168,14 @@ def _speculation(remaining: Remaining, flavour: str) -> tuple[dict[str, Any], di
     if method == "ngram":
         shortest = config["prompt_lookup_min"] or CLEAN_LOOKUP
         config |= {"prompt_lookup_min": shortest, "prompt_lookup_max": max(shortest, CLEAN_LOOKUP)}
-    listed = method not in _ONE_LENGTH and remaining.peek("data_parallel_size") in (None, 1)
-    if listed:
-        _leave_out_without_graphs(remaining, tokens)
     gate = _gate(remaining)
-    if gate and listed and remaining.peek("max_batch") is None:
-        remaining.assume("max_batch", _BATCH)
-        remaining.notes.append(
-            f"--max-num-seqs {_BATCH}: vLLM captures CUDA graphs for each number of drafts by batch size, so it must "
-            "be set; --max-batch sets another"
-        )
     most, measured = remaining.peek("max_draft_tokens"), gate.get("gate") == "measured"
     if measured or most == tokens:
         config["num_speculative_tokens"] = remaining.take("max_draft_tokens") or tokens
         if measured and tokens is not None and config["num_speculative_tokens"] != tokens:
             gate["draft_tokens"] = tokens  # what the gate begins with
     remaining.leave_out("max_draft_tokens", "only a measured gate changes the number of drafts")
-    if gate and listed and config["num_speculative_tokens"]:
-        config |= captured_lengths(config["num_speculative_tokens"], remaining.peek("max_batch"), measured=measured)
     return {member: value for member, value in config.items() if value is not None}, gate
-
-
-def _leave_out_without_graphs(remaining: Remaining, tokens: int | None) -> None:
-    """Leave out the measured gate, or the limits too, if the batch is too small: each draft length needs a batch size.
-
-    A step of a length without CUDA graphs takes longer than drafts that are not accepted.
-    """
-    batch = remaining.peek("max_batch")
-    if batch is None:
-        return
-    most = remaining.peek("max_draft_tokens") or tokens or 0
-    if remaining.peek("gate") == "measured" and batch <= most:
-        why = f"vLLM captures CUDA graphs for {batch} of {most + 1} numbers of drafts: max_batch {most + 1} is enough"
-        remaining.leave_out("gate", why)
-    if batch == 1:
-        for name in _LIMITS:
-            remaining.leave_out(name, "vLLM captures CUDA graphs for one number of drafts: max_batch 2 is enough")
 
 
 def _gate(remaining: Remaining) -> dict[str, Any]:

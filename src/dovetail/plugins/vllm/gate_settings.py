@@ -5,8 +5,7 @@ vLLM copies its config to every rank on every node, so the settings get there to
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,10 +13,10 @@ from msgspec import Meta
 
 from dovetail.errors import PlanError
 from dovetail.gate import CostModel, Gate, Limits, UniformGate
-from dovetail.gate.vllm_lengths import captured_lengths
 
 #: Dovetail's key in vLLM's additional config.
 MEMBER = "dovetail"
+NO_LIMITS = Limits()
 
 
 class GateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,12 +36,17 @@ class GateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def limits(self) -> Limits:
         return Limits(self.speculate_below_context, self.speculate_up_to_batch)
 
-    def gate_for(self, costs: CostModel | None, most: int) -> Gate:
-        """A gate that allows up to `most` drafts, the same for all sequences. Without `costs` only limits apply."""
+    def gate_for(
+        self, costs: CostModel | None, most: int, numbers: Callable[[int], Collection[int]] | None = None
+    ) -> Gate:
+        """A gate that allows up to `most` drafts, the same for all sequences. Without `costs` only limits apply.
+
+        `numbers`: for a number of sequences, the numbers that may be chosen.
+        """
         if costs is None:
             return Gate(None, self.limits, most)
         acceptance = () if self.acceptance is None else (self.acceptance,)
-        return UniformGate(costs, self.limits, most, default=self.draft_tokens, acceptance=acceptance)
+        return UniformGate(costs, self.limits, most, default=self.draft_tokens, acceptance=acceptance, numbers=numbers)
 
 
 def read(additional_config: Any) -> GateSettings:
@@ -54,33 +58,3 @@ def read(additional_config: Any) -> GateSettings:
         raise PlanError(
             f"--additional-config: {MEMBER}: {error}; it may hold {', '.join(GateSettings.__struct_fields__)}"
         ) from None
-
-
-def graph_advice(vllm_config: Any, settings: GateSettings, most: int, captured: Sequence[int] | None) -> str | None:
-    """What to add to vLLM's command, so that each number of drafts has graphs; None if there is nothing to add.
-
-    `most`: vLLM's num_speculative_tokens. `captured`: the number of drafts for each batch size from 0 (unused) to
-    max_num_seqs, by vLLM's list; None without a list.
-
-    vLLM captures the graphs of a decode step by tokens per request: one token and `num_speculative_tokens` drafts, and
-    each number in `num_speculative_tokens_per_batch_size`. A step with another number runs without a graph.
-    """
-    batch, parallel = vllm_config.scheduler_config.max_num_seqs, vllm_config.parallel_config
-    measured = settings.gate == "measured" and parallel.pipeline_parallel_size == 1
-    needed = {*range(most + 1)} if measured else {0, most} if settings.limits != Limits() else set()
-    missing = sorted(needed - {*(captured[1:] if captured else (most,))})
-    if (
-        not missing
-        or not vllm_config.compilation_config.cudagraph_mode.has_full_cudagraphs()
-        # The older model runner gives up whole graphs if it gets a list. Data-parallel ranks get none from vLLM.
-        or not vllm_config.use_v2_model_runner
-        or parallel.data_parallel_size > 1
-    ):
-        return None
-    enough = max(batch, len(needed))
-    more = "" if enough == batch else f", and --max-num-seqs {enough}"
-    member = json.dumps(captured_lengths(most, enough, measured=measured))[1:-1]
-    return (
-        f"gate: steps with {', '.join(map(str, missing))} drafts have no CUDA graph and take several times as long: "
-        f"add {member} to --speculative-config{more}"
-    )

@@ -8,15 +8,18 @@ import os
 from typing import Any
 
 from dovetail.errors import DovetailError
-from dovetail.plugins.vllm import names, versions
+from dovetail.plugins.vllm import graphs, names, versions
 
 _PARSERS, _REPAIR = "dovetail.plugins.vllm.register", "dovetail.plugins.vllm.repair"
 _ATTENTION = "dovetail.plugins.vllm.mla_backend.LatentBackend"
+# The first method of vLLM's configuration that reads `num_speculative_tokens_per_batch_size`.
+_READS_LIST = "_maybe_disable_dynamic_sd_for_data_parallel"
 _log = logging.getLogger("vllm.dovetail")  # a child of vLLM's logger, because vLLM shows only its own
 
 
 def register() -> None:
-    """Register the parsers by name and the MLA backend, and put the repair in front of vLLM's renderers.
+    """Register the parsers by name and the MLA backend, put the repair in front of vLLM's renderers, and let a gated
+    vLLM capture CUDA graphs for the numbers of drafts that the gate chooses.
 
     Parsers and backend are imported on first use.
 
@@ -35,6 +38,7 @@ def register() -> None:
     _register_parsers(tools, reasoning)
     _register_repair()
     _register_attention()
+    _register_graphs()
 
 
 def _register_parsers(tools: names.Names, reasoning: names.Names) -> None:
@@ -68,6 +72,22 @@ def _register_attention() -> None:
         register_backend(slot, _ATTENTION)
     elif slot.get_path() != _ATTENTION:
         _log.info("attention backend CUSTOM is %s, so Dovetail's for MLA cannot be chosen", slot.get_path())
+
+
+def _register_graphs() -> None:
+    """Let vLLM's configuration get the list of draft lengths just before vLLM reads it."""
+    from vllm.config import VllmConfig
+
+    before = getattr(VllmConfig, _READS_LIST, None)
+    if before is None or hasattr(before, "adds_list"):
+        return
+
+    def adds_list(config: Any) -> None:
+        graphs.add_list(config)
+        before(config)
+
+    adds_list.adds_list = True  # type: ignore[attr-defined]
+    setattr(VllmConfig, _READS_LIST, adds_list)
 
 
 def __getattr__(name: str) -> Any:

@@ -27,8 +27,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
-from dovetail.gate import CostModel, cost_file
-from dovetail.plugins.vllm import gate_settings
+from dovetail.gate import CostModel, Gate, Limits, cost_file
+from dovetail.plugins.vllm import gate_settings, graphs
 from dovetail.plugins.vllm.gate_report import GateReport
 from dovetail.plugins.vllm.step_gate import Decoding, Outcome, StepGate
 
@@ -60,15 +60,26 @@ class GatedScheduler(Scheduler):
             batch, context = self.scheduler_config.max_num_seqs, vllm_config.model_config.max_model_len
             self._costs = _costs(vllm_config, (batch, self.num_spec_tokens, context))
             costs = cost_file.read(self._costs) or CostModel.unmeasured()
-        self.gate = StepGate(settings.gate_for(costs, self.num_spec_tokens))
+        numbers = graphs.available(vllm_config, self.num_spec_tokens, self.dynamic_sd_lookup)
+        always = numbers is not None and 0 not in numbers(1)
+        gate = (
+            Gate(None, Limits(), self.num_spec_tokens)
+            if always
+            else settings.gate_for(costs, self.num_spec_tokens, numbers)
+        )
+        self.gate = StepGate(gate, uniform=numbers is not None)
         self._report = GateReport(self.gate, settings.limits, str(vllm_config.parallel_config.data_parallel_index))
         if not self.num_spec_tokens:
             _log.warning("GatedScheduler has no effect: vLLM was started without --speculative-config")
             return
         _log.info("gate: %s", settings)
-        advice = gate_settings.graph_advice(vllm_config, settings, self.num_spec_tokens, self.dynamic_sd_lookup)
-        if advice is not None:
-            _log.warning("%s", advice)
+        if always and (settings.gate == "measured" or settings.limits != gate_settings.NO_LIMITS):
+            _log.warning(
+                "gate: only steps with %d drafts have CUDA graphs, and others take several times as long, so every "
+                "step drafts %d: the gate and its limits have no effect here",
+                self.num_spec_tokens,
+                self.num_spec_tokens,
+            )
         if stages and settings.gate == "measured":
             _log.warning("gate: steps of pipeline stages overlap and cannot be timed, so only the limits apply")
         if self._shared_step:
@@ -123,7 +134,8 @@ class GatedScheduler(Scheduler):
         cap = extra.get(CAP) if extra else None
         if not isinstance(cap, int) or not 0 <= cap < self.num_spec_tokens:
             cap = self.num_spec_tokens
-        return Decoding(request.request_id, context, cap)
+        kind = "constrained" if request.use_structured_output else ""
+        return Decoding(request.request_id, context, cap, kind)
 
     def _hand_out(self, request: Request, drafts: int) -> None:
         """Reserve places for the drafts that the next step verifies, if the scheduler does not see them before."""

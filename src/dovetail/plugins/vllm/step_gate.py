@@ -16,11 +16,15 @@ from dovetail.gate import Gate, Track
 
 
 class Decoding(NamedTuple):
-    """A sequence that decodes in the next step. `context`: the most tokens it then has. `cap`: its most drafts."""
+    """A sequence that decodes in the next step.
+
+    `context`: the most tokens it then has. `cap`: its most drafts. `kind`: as in `Track`.
+    """
 
     name: str
     context: int
     cap: int
+    kind: str = ""
 
 
 class Outcome(NamedTuple):
@@ -41,9 +45,13 @@ class _Step:
 
 
 class StepGate:
-    """Asks `gate` when a step is scheduled, and tells it the outcome when the step is done. `clock` returns seconds."""
+    """Asks `gate` when a step is scheduled, and tells it the outcome when the step is done. `clock` returns seconds.
 
-    def __init__(self, gate: Gate, clock: Callable[[], float] = time.perf_counter) -> None:
+    `uniform`: all sequences of a step draft as many as the one that drafts most, whatever their own caps and limits,
+    because a step in which they differ has no CUDA graph.
+    """
+
+    def __init__(self, gate: Gate, clock: Callable[[], float] = time.perf_counter, *, uniform: bool = False) -> None:
         self.gate = gate
         #: The most drafts that the step scheduled last makes for one sequence.
         self.depth = 0
@@ -51,6 +59,7 @@ class StepGate:
         self.names: tuple[str, ...] = ()
         self.shortest = 0
         self._clock = clock
+        self._uniform = uniform
         self._tracks: dict[str, Track] = {}
         # Sequence -> drafts chosen and not verified yet.
         self._asked: dict[str, int] = {}
@@ -75,15 +84,22 @@ class StepGate:
         if len(self._tracks) > 2 * len(alive):
             self._tracks = {name: track for name, track in self._tracks.items() if name in alive}
             self._asked = {name: count for name, count in self._asked.items() if name in alive}
-        tracks = [self._tracks.setdefault(each.name, Track()) for each in decoding]
+        tracks = [self._track(each) for each in decoding]
         decision = self.gate.decide(tracks, [each.context for each in decoding], [each.cap for each in decoding])
-        choice = tuple(each.name for each in decoding), decision.allowed
+        self.depth = max(decision.allowed, default=0)
+        allowed = (self.depth,) * len(decoding) if self._uniform else decision.allowed
+        choice = tuple(each.name for each in decoding), allowed
         if choice != (self.names, self._chosen):
             (self.names, self._chosen), self._choice = choice, self._choice + 1
         self._asked.update(zip(*choice, strict=True))
-        self.depth = max(decision.allowed, default=0)
         self.shortest = min((each.context for each in decoding), default=0)
         self._steps.append(_Step(asked, verifies, self._choice))
+
+    def _track(self, sequence: Decoding) -> Track:
+        track = self._tracks.get(sequence.name)
+        if track is None:
+            track = self._tracks[sequence.name] = Track(sequence.kind)
+        return track
 
     def allowed(self, name: str) -> int:
         """How many drafts of a sequence the next step may verify."""
