@@ -57,6 +57,13 @@ def _validate_repairs(value: str) -> None:
         raise PlanError(f"{error.message}, all, none") from error
 
 
+def _validate_acceptance(value: str) -> None:
+    if value in ("fly", "synthetic"):
+        raise PlanError(f"{value} accepts drafts that the model would not have written: use block or standard")
+    if value not in ("standard", "block"):
+        raise PlanError(f"{value!r:.80} is none of standard, block")
+
+
 def _validate_fixed_sampling(value: str) -> None:
     if value not in ("none", "model"):
         try:
@@ -234,6 +241,15 @@ OPTIONS: tuple[Option, ...] = (
             "vllm": "--speculative-config.draft_sample_method",
             "sglang": "--speculative-use-rejection-sampling",
         },
+    ),
+    _drafting(
+        "draft_acceptance",
+        _Text | None,
+        "how drafts of sampled answers are tested: standard, one by one; block, all of a step together, which accepts "
+        "as many or more (default: block where drafts are probabilistic and the engine has it)",
+        {"vllm": "--speculative-config.rejection_sample_method"},
+        metavar="standard|block",
+        validate=_validate_acceptance,
     ),
     _drafting(
         "draft_top_k",

@@ -164,21 +164,32 @@ def _positions(plan: Candidate, drafter: Drafter) -> list[Advice]:
             f"{context_text} but {drafter.path} ends at {limit} (max_position_embeddings, rope type {rope.type}): use "
             f"--context {limit}, or `--drafter none`"
         )
-    below = plan.value("speculate_below_context") or context
-    if drafter.context is None or drafter.context >= min(context, below):
+    below = plan.settings.get("speculate_below_context")
+    own = below is not None and below.source != "default"
+    if drafter.context is None or drafter.context >= (below.value or context if own and below else context):
         return []
-    # This sets no limit: the number in a config is as often the size of a table as the trained length, and drafts may
-    # be good beyond it. A measured gate notices where they are not.
     measured = plan.value("gate") == "measured"
-    gated = f", which the gate measures; --speculate-below-context {drafter.context} sets a limit there"
+    then = ", which the gate measures" if measured else "" if own else f", so the limit is {drafter.context}"
     return [
         Advice(
             "note" if measured else "warning",
             "speculate_below_context",
             f"{drafter.path} was trained on {drafter.context} tokens, the context is {context}: beyond, fewer "
-            f"drafts are accepted{gated if measured else ''}",
+            f"drafts are accepted{then}; --speculate-below-context sets another limit",
         )
     ]
+
+
+def trained_limit(plan: Candidate) -> int | None:
+    """The default of speculate_below_context: where the drafter's training ends, if that is within the context.
+
+    None with a measured gate, which notices where drafts are no longer accepted: the number in a config is as often the
+    size of a table as the trained length.
+    """
+    drafter, context = plan.drafter, plan.value("context") or plan.target.context
+    if drafter is None or drafter.context is None or drafter.context >= context:
+        return None
+    return None if plan.value("gate") == "measured" or not plan.value("draft_tokens") else drafter.context
 
 
 def _length(plan: Candidate, drafter: Drafter) -> list[Advice]:

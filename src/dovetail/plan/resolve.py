@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dovetail.checkpoints.files import has_tokenizer
 from dovetail.checkpoints.resolver import CheckpointResolver
 from dovetail.errors import CheckpointError, DovetailError, PlanError
-from dovetail.plan import defaults, drafting_precedence, embedded, engines, fit, memory, parallel
+from dovetail.plan import defaults, drafting_precedence, embedded, engines, fit, memory, pairing, parallel
 from dovetail.plan.advice import advise
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.discovery import Discovery, discover
@@ -208,12 +208,17 @@ def _defaults(discovery: Discovery, folders: Mapping[str, str], engine: str, adv
         sizes, said_of_them = defaults.sizes(candidate)
         values |= sizes
         advice += said_of_them
-    tokens = combined([*discovery.layers, Layer("default", values)]).get("draft_tokens")
+    settings = combined([*discovery.layers, Layer("default", values)])
+    tokens = settings.get("draft_tokens")
     if engine == "embedded" and tokens is not None and tokens.value:
         values["gate"] = "measured"
         # The user's number is a limit. A drafter's or a recipe's number is not: it is from another machine.
         if not tokens.source.startswith(("command line", "config file")) and value(settings, "gate") != "off":
             values["max_draft_tokens"] = embedded.DRAFT_TOKENS
+    if discovery.target is not None and values.get("gate") != "measured":
+        values["speculate_below_context"] = pairing.trained_limit(
+            Candidate(discovery.target, discovery.drafter, settings, discovery.gpus)
+        )
     if engine == "embedded" and value(settings, "chunked_prefill") is False:
         values["max_batched_tokens"] = embedded.whole_prompts(overlay([*discovery.layers, Layer("default", values)]))
     return values

@@ -20,6 +20,8 @@ _ALGORITHMS = {
     "domino": "DFLASH",  # detects a Domino projector by its config (speculative/dflash_utils.py)
     "ngram": "NGRAM",
 }
+#: Algorithms whose number of drafts SGLang can adapt, with one branch.
+_ADAPTIVE = ("EAGLE", "EAGLE3")
 #: vLLM's names of attention kernels -> SGLang's.
 _ATTENTION = {
     "TRITON_MLA": "triton",
@@ -90,10 +92,24 @@ def _speculation(remaining: Remaining) -> list[tuple[str, ...]]:
     arguments += _cache_type(
         remaining, "draft_kv_cache_dtype", "--speculative-draft-kv-cache-dtype", ("float16", "fp8_ds_mla", "nvfp4")
     )
+    arguments += _adaptive(remaining, arguments[0][1])
     remaining.leave_out("draft_tensor_parallel_size", "SGLang divides the drafter as it divides the target")
     for name, without in GATE.items():
         remaining.leave_out(name, f"SGLang {without}")
     return arguments
+
+
+def _adaptive(remaining: Remaining, algorithm: str) -> list[tuple[str, ...]]:
+    """SGLang's own choice of draft_tokens, in place of Dovetail's gate."""
+    if remaining.peek("gate") == "off" or algorithm not in _ADAPTIVE or (remaining.peek("draft_top_k") or 1) > 1:
+        return []
+    remaining.take("gate")
+    remaining.notes.append(
+        "--speculative-adaptive: SGLang chooses the number of drafts by acceptance and batch. Dovetail's gate, in "
+        "vLLM and the embedded engine, also measures what steps take and drafts nothing where that is faster, so it is "
+        "better where drafts are seldom accepted; --gate off drafts draft_tokens at every step"
+    )
+    return [("--speculative-adaptive",)]
 
 
 def _attention(remaining: Remaining, name: str, flag: str) -> list[tuple[str, ...]]:

@@ -17,6 +17,8 @@ from dovetail.plan.options import OPTIONS
 
 _DECODING = {"eagle3": "Eagle3", "mtp": "MTP", "draft_model": "DraftTarget", "dflash": "DFlash", "ngram": "NGram"}
 _FILE = "trtllm.yaml"
+# In place of Dovetail's gate: steps, and the share of accepted drafts below which drafting hardly ever pays.
+_WINDOW, _THRESHOLD = 1000, 0.1
 _PARSERS = {"--custom_tokenizer": "tokenizer", "--tool_parser": "calls", "--reasoning_parser": "reasoning"}
 
 
@@ -70,4 +72,12 @@ def _speculation(remaining: Remaining, file: dict[str, Any]) -> None:
         "max_draft_len": remaining.take("draft_tokens"),
         "speculative_model": remaining.take("drafter"),
     }
+    if remaining.take("gate") == "measured":
+        config |= {"acceptance_rate_window_size": _WINDOW, "acceptance_rate_threshold": _THRESHOLD}
+        remaining.notes.append(
+            f"acceptance_rate_threshold: TensorRT-LLM stops drafting for good if less than {_THRESHOLD:g} of the "
+            f"drafts of {_WINDOW} steps are accepted. Dovetail's gate, in vLLM and the embedded engine, is better "
+            "where traffic changes: it drafts again when drafts are accepted again"
+        )
+    config["max_concurrency"] = remaining.take("speculate_up_to_batch")
     file["speculative_config"] = {name: value for name, value in config.items() if value is not None}
