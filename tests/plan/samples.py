@@ -20,6 +20,7 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
     "draft_attention_backend": ("TRITON_MLA", "FLASHINFER"),
     "attention_backend": ("TRITON_MLA", "FLASHINFER"),
     "speculate_below_context": (7000, 16384),
+    "draft_acceptance": ("standard", "block"),
     "gpu_memory_utilization": (0.9, 1.0),
     "env": ({"NCCL_P2P_LEVEL": "SYS"}, {"OMP_NUM_THREADS": 8}),
     "engine_args": ("--enforce-eager", "--uvicorn-log-level warning --enable-expert-parallel"),

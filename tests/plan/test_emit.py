@@ -18,7 +18,7 @@ from dovetail.plan import resolve
 from dovetail.plan.defaults import expected_acceptance
 from dovetail.plan.emit import FORMS, Command, emitted, sglang, trtllm, vllm
 from dovetail.plan.layers import Setting
-from dovetail.plan.options import BY_NAME, GATE, OPTIONS
+from dovetail.plan.options import BY_NAME, GATE, OPTIONS, validated
 from dovetail.plugins.vllm.gate_settings import GateSettings
 from tests.examples import examples
 from tests.plan.emit_plans import COMMANDS, DRAFTING, NASTY, RECIPES, flags_of, settings_of
@@ -173,18 +173,24 @@ def parsed_back(form: str, command: Command) -> dict[str, Any]:
 RESPELLED = {
     "vllm": {"method", "format", "gate", "max_draft_tokens", "api_key_file", "env", "engine_args"}
     | {"speculate_below_context", "speculate_up_to_batch"},
-    "sglang": {"method", "format", "api_key_file", "env", "attention_backend", "draft_attention_backend"}
+    "sglang": {"method", "format", "gate", "api_key_file", "env", "attention_backend", "draft_attention_backend"}
     | {"kv_cache_dtype", "draft_kv_cache_dtype", "draft_sampling", "async_scheduling", "prefix_caching"}
     | {"chunked_prefill", "mm_processor_cache_gb", "mm_encoder_tp_mode"},
-    "trtllm": {"method", "format", "env", "kv_cache_dtype", "async_scheduling"},
+    "trtllm": {"method", "format", "gate", "env", "kv_cache_dtype", "async_scheduling", "speculate_up_to_batch"},
 }
 #: Values that an engine has by default, so that the command does not contain them.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "vllm": {"draft_tokens": 0, "gate": "off"},
-    "sglang": {"draft_tokens": 0, "draft_sampling": "greedy", "draft_top_k": 1, "trust_remote_code": False}
+    "sglang": {
+        "draft_tokens": 0,
+        "gate": "measured",
+        "draft_sampling": "greedy",
+        "draft_top_k": 1,
+        "trust_remote_code": False,
+    }
     | {"async_scheduling": True, "prefix_caching": True, "chunked_prefill": True, "language_model_only": False}
     | {"mm_encoder_tp_mode": "weights"},
-    "trtllm": {"draft_tokens": 0, "dtype": "auto", "trust_remote_code": False, "chunked_prefill": False},
+    "trtllm": {"draft_tokens": 0, "gate": "off", "dtype": "auto", "trust_remote_code": False, "chunked_prefill": False},
 }
 
 
@@ -236,7 +242,8 @@ def test_options_of_vllm_alone_are_left_out(form: str) -> None:
     limits = {name: SAMPLES[name][0] for name in GATE}
     command = COMMANDS[form](DRAFTING | settings_of(**limits, env={"VLLM_LOG_STATS_INTERVAL": 1, "A": "SYS"}))
     assert command.argv == COMMANDS[form](DRAFTING).argv
-    assert left_out(command) >= set(GATE)
+    in_place = {"sglang": {"gate"}, "trtllm": {"gate", "speculate_up_to_batch"}}[form]
+    assert left_out(command) >= set(GATE) - in_place
     assert command.variables == {"A": "SYS"}
     assert "not carried over: VLLM_LOG_STATS_INTERVAL=1: another engine's variable" in command.notes
 
@@ -318,54 +325,70 @@ def test_vllm_drafts_as_much_as_the_gate_may_choose() -> None:
     assert speculative(always)["num_speculative_tokens"] == 3 and "max_draft_tokens" in left_out(always)
 
 
-@pytest.mark.parametrize(
-    ("values", "lengths"),
-    [
-        ({"speculate_below_context": 7000, "max_batch": 64}, [[1, 63, 3], [64, 64, 0]]),
-        ({"gate": "measured", "max_batch": 64}, [[1, 61, 3], [62, 62, 2], [63, 63, 1], [64, 64, 0]]),
-        ({"gate": "measured", "max_batch": 4}, [[1, 1, 3], [2, 2, 2], [3, 3, 1], [4, 4, 0]]),
-        ({"speculate_up_to_batch": 1, "max_batch": 2}, [[1, 1, 3], [2, 2, 0]]),
-        ({"gate": "off", "max_batch": 64}, None),
-        ({"gate": "measured", "max_batch": 64, "data_parallel_size": 2}, None),  # vLLM ignores the member there
-        ({"gate": "measured", "max_batch": 64, "method": "suffix", "drafter": None}, None),  # the older model runner
-    ],
-)
-def test_graphs_are_captured_for_every_length_of_the_gate(values: Any, lengths: Any) -> None:
-    config = speculative(vllm.command(DRAFTING | settings_of(**values)))
-    assert config.get("num_speculative_tokens_per_batch_size") == lengths
+def test_lookup_runs_on_the_gpu_and_says_why() -> None:
+    """On the CPU it takes vLLM's asynchronous scheduling away; a build for CPUs has no other."""
+    command = vllm.command(settings_of(method="ngram", draft_tokens=3))
+    assert speculative(command)["method"] == "ngram_gpu"
+    assert any("takes asynchronous scheduling away" in note for note in command.notes)
+    assert speculative(vllm.command(settings_of(method="ngram", draft_tokens=3), "0.32.0+cpu"))["method"] == "ngram"
 
 
-def test_a_gated_command_sets_the_batch_that_its_graphs_need() -> None:
-    """Without --max-num-seqs nobody knows the batch sizes of the list, and a closed step would have no graph."""
-    for values in ({"gate": "measured"}, {"speculate_below_context": 7000}):
-        command = vllm.command(DRAFTING | settings_of(**values))
-        lengths = speculative(command)["num_speculative_tokens_per_batch_size"]
-        assert flags_of(command)["--max-num-seqs"] == str(lengths[-1][1]) == "256"
-        assert any(note.startswith("--max-num-seqs 256: ") for note in command.notes)
-    for values in ({"gate": "off"}, {"gate": "measured", "data_parallel_size": 2}):  # no list
-        assert "--max-num-seqs" not in flags_of(vllm.command(DRAFTING | settings_of(**values)))
+def test_probabilistic_drafts_are_tested_as_a_block_where_vllm_can() -> None:
+    method = "rejection_sample_method"
+    drawn = DRAFTING | settings_of(draft_sampling="probabilistic")
+    command = vllm.command(drawn)
+    assert speculative(command)[method] == "block" and any("changes no distribution" in note for note in command.notes)
+    assert speculative(vllm.command(drawn | settings_of(draft_acceptance="standard")))[method] == "standard"
+    for other, version in ((DRAFTING, None), (drawn, "0.32.0+cpu"), (drawn | settings_of(method="peagle"), None)):
+        assert method not in speculative(vllm.command(other, version))
 
 
-@pytest.mark.parametrize(
-    ("values", "gate", "gone"),
-    [
-        ({"gate": "measured", "max_batch": 3}, None, {"gate"}),
-        (
-            {"gate": "measured", "max_batch": 3, "speculate_up_to_batch": 2},
-            {"gate": "off", "speculate_up_to_batch": 2},
-            {"gate"},
-        ),
-        ({"speculate_below_context": 7000, "max_batch": 1}, None, {"speculate_below_context"}),
-        ({"gate": "measured", "max_draft_tokens": 8, "max_batch": 8}, None, {"gate", "max_draft_tokens"}),
-    ],
-)
-def test_a_gate_without_graphs_is_left_out(values: Any, gate: Any, gone: set[str]) -> None:
-    """A batch has fewer sizes than the gate has lengths: drafts that are not accepted take less than an eager step."""
-    command = vllm.command(DRAFTING | settings_of(**values))
-    assert gate_of(command) == gate
-    assert left_out(command) == gone
-    lengths = speculative(command).get("num_speculative_tokens_per_batch_size")
-    assert (lengths is None) == (gate is None)
+@pytest.mark.parametrize("word", ["fly", "synthetic"])
+def test_a_lossy_acceptance_is_refused(word: str) -> None:
+    with pytest.raises(
+        PlanError, match=f"draft_acceptance is '{word}': {word} accepts drafts that the model would not"
+    ):
+        validated({"draft_acceptance": word}, "command line", Path())
+
+
+def test_dspark_on_sm100_adapts_by_itself_where_the_gate_is_not() -> None:
+    dspark = settings_of(method="dspark", drafter="a/drafter", draft_tokens=7)
+    for gpus, adapts in (("8x B200", True), ("8x H100", False), ("8x 96GB", False), (None, False)):
+        assert (
+            speculative(vllm.command(dspark | settings_of(gpus=gpus))).get("enable_adaptive_verification", False)
+            is adapts
+        )
+    gated = vllm.command(dspark | settings_of(gpus="8x B200", gate="measured"))
+    assert "enable_adaptive_verification" not in speculative(gated)
+    assert any("--gate off takes vLLM's" in note for note in gated.notes)
+
+
+def test_sglang_adapts_where_it_can_and_the_plan_says_which_is_better() -> None:
+    for method, more, adapts in (
+        ("eagle3", {}, True),
+        ("mtp", {}, True),
+        ("eagle3", {"gate": "off"}, False),
+        ("eagle3", {"draft_top_k": 4}, False),
+        ("ngram", {}, False),
+    ):
+        command = sglang.command(settings_of(method=method, draft_tokens=3, **more))
+        assert ("--speculative-adaptive" in command.argv) is adapts
+        assert any("it is better where drafts are seldom accepted" in note for note in command.notes) is adapts
+
+
+def test_tensorrt_llm_gets_a_threshold_and_a_batch_in_place_of_the_gate() -> None:
+    plan = settings_of(method="eagle3", drafter="a/drafter", draft_tokens=3, gate="measured", speculate_up_to_batch=8)
+    command = trtllm.command(plan)
+    config = msgspec.yaml.decode(command.files["trtllm.yaml"])["speculative_config"]
+    assert (
+        config.items()
+        >= {"acceptance_rate_threshold": 0.1, "acceptance_rate_window_size": 1000, "max_concurrency": 8}.items()
+    )
+    assert any("for good" in note and "is better" in note for note in command.notes)
+    off = trtllm.command(plan | settings_of(gate="off", speculate_up_to_batch=None))
+    assert msgspec.yaml.decode(off.files["trtllm.yaml"])["speculative_config"].keys() & {*config} < {*config} - {
+        "max_concurrency"
+    }
 
 
 def test_vllm_refuses_probabilistic_drafts_with_local_argmax() -> None:
@@ -379,11 +402,11 @@ def test_vllm_refuses_probabilistic_drafts_with_local_argmax() -> None:
         ("0.33", {"method": "mtp"}, {"method": "mtp"}),
         ("0.33", {"method": "suffix"}, {"method": "suffix"}),
         ("0.33", {"method": "peagle"}, {"method": "eagle3", "parallel_drafting": True}),
-        ("0.33", {"method": "ngram"}, {"method": "ngram", "prompt_lookup_max": 8, "prompt_lookup_min": 8}),
+        ("0.33", {"method": "ngram"}, {"method": "ngram_gpu", "prompt_lookup_max": 8, "prompt_lookup_min": 8}),
         (
             "0.33",
             {"method": "ngram", "prompt_lookup_min": 12},
-            {"method": "ngram", "prompt_lookup_max": 12, "prompt_lookup_min": 12},
+            {"method": "ngram_gpu", "prompt_lookup_max": 12, "prompt_lookup_min": 12},
         ),
         ("0.32", {"method": "medusa"}, {"method": "medusa"}),
         ("0.33", {"method": "medusa"}, None),

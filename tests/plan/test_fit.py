@@ -12,7 +12,7 @@ from dovetail.checkpoints.drafter import Drafter, mtp_drafter, read_drafter
 from dovetail.checkpoints.target import Target, read_target
 from dovetail.errors import PlanError
 from dovetail.plan import fit, hardware, pairing
-from dovetail.plan.candidate import Advice
+from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.layers import Setting
 from tests.checkpoints.configs import (
     DEEPSEEK_V32,
@@ -488,8 +488,8 @@ def test_possible_disappointments_are_advice(tmp_path: Path, name: str) -> None:
     assert re.search(message, messages[0])
 
 
-def test_a_drafters_trained_length_sets_no_limit(tmp_path: Path) -> None:
-    """A measured gate notices by itself where drafts get worse; only a limit of the user removes the message."""
+def test_a_drafters_trained_length_sets_a_limit_and_gives_a_warning(tmp_path: Path) -> None:
+    """But a measured gate notices by itself where drafts get worse; only a limit of the user removes the message."""
     short = QWEN3_8B_EAGLE3 | {"transformer_layer_config": LAYER | {"max_position_embeddings": 2048}}
 
     def advised(**settings: Any) -> list[str]:
@@ -498,11 +498,23 @@ def test_a_drafters_trained_length_sets_no_limit(tmp_path: Path) -> None:
 
     text = "was trained on 2048 tokens, the context is 40960: beyond, fewer drafts are accepted"
     draft = tmp_path / "drafter"
-    measured = "which the gate measures; --speculate-below-context 2048 sets a limit there"
-    assert advised(gate="measured") == [f"note: {draft} {text}, {measured}"]
-    assert advised(gate="off") == [f"warning: {draft} {text}"]
+    other = "--speculate-below-context sets another limit"
+    assert advised(gate="measured") == [f"note: {draft} {text}, which the gate measures; {other}"]
+    assert advised(gate="off") == [f"warning: {draft} {text}, so the limit is 2048; {other}"]
     assert advised(gate="measured", speculate_below_context=2048) == []
     assert advised(gate="off", speculate_below_context=2048) == []
+    drafter = read_drafter(write(draft, short))
+    for settings, limit in (
+        ({"draft_tokens": 3}, 2048),
+        ({"draft_tokens": 3, "gate": "measured"}, None),
+        ({"draft_tokens": 3, "context": 2048}, None),
+        ({"draft_tokens": 0}, None),
+    ):
+        given = {name: Setting(each, "command line") for name, each in settings.items()}
+        assert (
+            pairing.trained_limit(Candidate(read_target(write(tmp_path / "t", QWEN3_8B)), drafter, given, None))
+            == limit
+        )
 
 
 def test_a_drafter_for_another_target_of_the_same_shape_gets_a_warning(tmp_path: Path) -> None:

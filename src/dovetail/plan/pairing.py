@@ -165,8 +165,8 @@ def _positions(plan: Candidate, drafter: Drafter) -> list[Advice]:
             f"--context {limit}, or `--drafter none`"
         )
     below = plan.settings.get("speculate_below_context")
-    own = below is not None and below.source != "default"
-    if drafter.context is None or drafter.context >= (below.value or context if own and below else context):
+    own = below is not None and below.source != "default" and below.value is not None
+    if drafter.context is None or drafter.context >= (min(context, below.value) if own and below else context):
         return []
     measured = plan.value("gate") == "measured"
     then = ", which the gate measures" if measured else "" if own else f", so the limit is {drafter.context}"

@@ -74,6 +74,7 @@ def _speculation(remaining: Remaining) -> list[tuple[str, ...]]:
     if not remaining.can_draft(_ALGORITHMS, _DRAFTING):
         return []
     arguments: list[tuple[str, ...]] = [("--speculative-algorithm", _ALGORITHMS[remaining.take("method")])]
+    arguments += _adaptive(remaining, arguments[0][1])
     drafter = remaining.take("drafter")
     if drafter is not None:
         arguments.append(("--speculative-draft-model-path", drafter))
@@ -92,7 +93,6 @@ def _speculation(remaining: Remaining) -> list[tuple[str, ...]]:
     arguments += _cache_type(
         remaining, "draft_kv_cache_dtype", "--speculative-draft-kv-cache-dtype", ("float16", "fp8_ds_mla", "nvfp4")
     )
-    arguments += _adaptive(remaining, arguments[0][1])
     remaining.leave_out("draft_tensor_parallel_size", "SGLang divides the drafter as it divides the target")
     for name, without in GATE.items():
         remaining.leave_out(name, f"SGLang {without}")

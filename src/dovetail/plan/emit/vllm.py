@@ -201,8 +201,10 @@ def _speculation(
 def _adaptive(remaining: Remaining, method: str | None, *, gated: bool) -> dict[str, Any]:
     """vLLM's own choice of drafts to verify, for DSpark on SM100 without Dovetail's gate."""
     gpus = remaining.peek("gpus")
-    capability = None if gpus is None else hardware.parse(gpus).gpu.capability
-    if method != "dspark" or capability is None or capability[0] != _SM100:
+    if method != "dspark" or gpus is None or gpus == "auto":
+        return {}
+    capability = hardware.parse(gpus).gpu.capability
+    if capability is None or capability[0] != _SM100:
         return {}
     if gated:
         remaining.notes.append(
