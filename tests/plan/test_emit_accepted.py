@@ -76,6 +76,10 @@ def plans() -> dict[str, Settings]:
             plans_by_name[f"{option.name} {value}"] = DRAFTING | settings_of(**{option.name: value})
     for name in NAMES:
         plans_by_name[f"format {name}"] = settings_of(format=name)
+    drawn = {"draft_sampling": "probabilistic", "draft_tokens": 7, "gpus": "8x B200"}
+    for method, gate in (("dspark", "off"), ("dspark", "measured"), ("eagle3", "measured"), ("ngram", "measured")):
+        drafter = None if method == "ngram" else "a/drafter"
+        plans_by_name[f"{method}, gate {gate}"] = settings_of(method=method, drafter=drafter, gate=gate, **drawn)
     for i in (0, 1):
         plans_by_name[f"everything {i}"] = settings_of(**{name: values[i] for name, values in SAMPLES.items()})
     return plans_by_name

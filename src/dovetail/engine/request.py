@@ -69,7 +69,7 @@ def check_biases(completion: Completion, vocab_size: int) -> None:
 
 # Below this temperature a request is greedy: the divided logits would overflow float32 and give the same token anyway.
 _COLDEST = 1e-5
-# From so many tokens on a match is of middle length, or long. Prose repeats two or three tokens all the time.
+# The fewest tokens of a match of middle length, and of a long one. Prose repeats two or three tokens all the time.
 _SHORT, _LONG = 4, 8
 # Rows of logits of a prompt that are computed at once: 40 MB with a vocabulary of 160,000.
 _SCORED_ROWS = 64
@@ -155,7 +155,7 @@ class Request:
         return min(self.draft_tokens, self.limit - len(self.tokens) - 1) if self.computed else 0
 
     def track_for(self, matched: int | None) -> Track:
-        """What the gate knows about the drafts for this request, after a match of so many tokens; None: of any."""
+        """What the gate knows about this request's drafts after a match of `matched` tokens. None: after any tokens."""
         kind = self._kind
         if matched is not None:
             kind = LONG_MATCH if matched >= _LONG else "match" if matched >= _SHORT else "short match"

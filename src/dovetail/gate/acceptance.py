@@ -22,14 +22,14 @@ _MEMORY, _REQUEST_MEMORY = 512.0, 48.0
 # kind in one range of context the estimate for the kind, for a request the estimate for its kind and context.
 _WEIGHT, _REQUEST_WEIGHT = 8.0, 6.0
 # New drafts contradict the old ones if they are e ** _SURPRISE times likelier by their own share of accepted drafts. At
-# most so many of them count as independent of each other.
+# most `_INDEPENDENT` of them count as independent of each other.
 _SURPRISE, _INDEPENDENT = 4.0, 32.0
 # Then the old ones weigh this part of the new ones: of these some may have been drafted before the change.
 _CONTRADICTED = 8.0
 # The highest estimate for one request.
 _SUREST = 0.995
 
-#: The kind of a sequence whose last tokens occurred earlier in it too, so many that what followed there is likely.
+#: The kind of a sequence whose last tokens occurred earlier in it too, and what followed there is likely.
 LONG_MATCH = "long match"
 # Kind -> the least estimate for a request of which no more than `_TRIED` drafts were tested.
 _AT_LEAST, _TRIED = {LONG_MATCH: 0.8}, 12
@@ -73,7 +73,7 @@ def _left(tested: float, accepted: float, new: float, new_accepted: float) -> fl
 
 
 class Record:
-    """By position in a step: how many drafts were tested, and how many of these were accepted."""
+    """Numbers of drafts by position in a step: those tested, and those accepted."""
 
     __slots__ = ("accepted", "tested")
 

@@ -33,8 +33,8 @@ Reason = Literal["draft", "cost", "context", "batch", "request", "probe"]
 #: changes nothing holds twice as long as the one before, up to the longest hold. The first decisions hold shorter, and
 #: so does the decision after a probe whose drafts were accepted.
 DECIDE_EVERY, _LONGEST_HOLD, FIRST_HOLD = 16, 48, 4
-# More drafts must make the rate so many times as high, and the tokens so many times as many. Fewer drafts are chosen
-# even if the rate was so many times as high.
+# More drafts must multiply the rate by this, and the tokens. Fewer drafts are chosen even if they divide the rate by less
+# than this.
 _GAIN, _LOSS = 1.01, 1.005
 # In doubt, fewer drafts still save this part of the time that they save by the forecast.
 _LEAST_SAVED = 0.25
@@ -44,11 +44,10 @@ DOUBT = 1.0
 _TRIAL_STEPS, _TRIAL_COST = 5, 0.01
 # From one trial to the next: `DECIDE_EVERY` steps where the doubt is `_UNKNOWN`, four times as many where it is half of
 # that, up to the longest wait; four times as many after each trial that measured nothing, up to `_MOST_IN_VAIN` trials.
-# One trial in vain fewer counts where another number would be chosen as so many times better if it were not in doubt.
+# One trial in vain fewer counts where another number is better by the factor `_CLEARLY`, if it were not in doubt.
 _UNKNOWN, _LONGEST_WAIT, _MOST_IN_VAIN, _CLEARLY = 0.2, 512, 3, 1.15
-# While nothing is drafted, the steps from one probe to the next: at least so many, and so many times the share of a
-# step that a probe costs, but at most so many. All drafts of probes are at most one in `_PROBE_DRAFTS` of those that
-# the most drafts in every step would be.
+# While nothing is drafted, the least and the most steps from one probe to the next, and within these: the share of the
+# time that probes may cost, and how often the most drafts would be made for each draft of a probe.
 _LEAST_PROBE_WAIT, _MOST_PROBE_WAIT, _PROBE_COST, _PROBE_DRAFTS = 16, 96, 0.006, 72
 
 

@@ -14,7 +14,7 @@ _CONTEXT_FREE = [i for i, part in enumerate(PARTS) if "rows" not in part]
 _LEARN, _FIRST = 0.1, 2
 # The median of fewer steps follows an outlier.
 _LEAST_STEPS = 3
-# So many kinds of steps are kept until there are enough of a kind.
+# The most kinds of steps that wait until there are enough of a kind.
 _MOST_KINDS = 8
 # Differences are clipped at this many standard deviations of the noise.
 _OUTLIER = 3.0
@@ -63,7 +63,7 @@ class StepTimes:
         self._last = _Block(step, _typical(times[-NEAR:]), min(len(times), NEAR), end)
 
     def _joined(self, step: Features, times: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
-        """`times` with those of steps before that have the same features; empty if they are still too few."""
+        """`times` with earlier times of steps that have the same features; empty if they are still too few."""
         key = tuple(step[i] for i in _CONTEXT_FREE)
         few = [*self._few.pop(key, ()), *times]
         if len(few) >= NEAR:
