@@ -51,31 +51,31 @@ def pairs(
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize(("batch", "steps"), [(1, 4000), (16, 600), (64, 300)])
+@pytest.mark.parametrize(("batch", "steps"), [(1, 3200), (16, 400), (64, 150)])
 def test_where_nothing_is_accepted_it_costs_two_hundredths(noise: Noise, batch: int, steps: int) -> None:
     """Of all drafts at most 2 % after the first 2,000 tokens, and no slower than a gate that a limit has closed."""
-    drafted, speed = pairs(never, 0, batch, steps, 2000, noise, range(4))
+    drafted, speed = pairs(never, 0, batch, steps, 2000, noise, range(2))
     assert drafted <= 0.02 and speed >= 0.98
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize(("batch", "steps"), [(1, 800), (16, 300), (64, 200)])
+@pytest.mark.parametrize(("batch", "steps"), [(1, 800), (16, 300), (64, 150)])
 def test_where_all_are_accepted_it_is_as_fast_as_always_drafting(noise: Noise, batch: int, steps: int) -> None:
     """From the 200th token of a fresh server on."""
-    drafted, speed = pairs(always, K, batch, steps, 200, noise, range(4))
+    drafted, speed = pairs(always, K, batch, steps, 200, noise, range(2))
     assert drafted > 0.9 and speed >= 0.98
 
 
 @pytest.mark.parametrize("batch", [1, 16, 64])
 def test_a_change_of_traffic_is_found(batch: int) -> None:
-    """Within 100 steps, whatever was before; where all drafts are refused at once, some of these steps are a trial."""
+    """Within 100 steps, in both directions."""
     opened, closed, change = [], [], 400
-    for seed in range(5):
+    for seed in range(4):
         after = serve(fresh(), batch, lambda i: 0.0 if i < change else 0.95, change + 150, seed=seed, together=False)
         opened.append(found_within(after.drafts, change, batch, opens=True))
         after = serve(fresh(), batch, lambda i: 0.95 if i < change else 0.0, change + 150, seed=seed, together=False)
         closed.append(found_within(after.drafts, change, batch, opens=False))
-    assert max(opened) <= 100 and statistics.median(closed) <= 80 and max(closed) <= 130, (opened, closed)
+    assert max(opened) <= 100 and max(closed) <= 100, (opened, closed)
 
 
 def test_new_requests_begin_with_what_recent_ones_of_their_kind_had() -> None:

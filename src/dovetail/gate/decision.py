@@ -33,8 +33,8 @@ Reason = Literal["draft", "cost", "context", "batch", "request", "probe"]
 #: changes nothing holds twice as long as the one before, up to the longest hold. The first decisions hold shorter, and
 #: so does the decision after a probe whose drafts were accepted.
 DECIDE_EVERY, _LONGEST_HOLD, FIRST_HOLD = 16, 48, 4
-# More drafts must multiply the rate by this, and the tokens. Fewer drafts are chosen even if they divide the rate by less
-# than this.
+# More drafts must multiply the rate by this, and the tokens. Fewer drafts are chosen even if they divide the rate by
+# less than this.
 _GAIN, _LOSS = 1.01, 1.005
 # In doubt, fewer drafts still save this part of the time that they save by the forecast.
 _LEAST_SAVED = 0.25
