@@ -453,7 +453,7 @@ def test_noise_costs_little(noise: str) -> None:
 def test_noise_costs_little_in_small_batches(noise: str) -> None:
     """Of so few cells the mean says something only after the first steps."""
     _, _, later, _ = reached(noise, (1, 4), (0.1, 0.93), (1,))
-    assert later > BARS[noise][2], (noise, later)
+    assert later > BARS[noise][2] - 0.01, (noise, later)
 
 
 def test_a_factor_on_all_steps_changes_no_decision() -> None:

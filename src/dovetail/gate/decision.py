@@ -355,7 +355,8 @@ def _explore(state: State, clock: Clock, forecast: Forecast, choice: Option) -> 
     by_age = sorted(
         (state.tried.get(k, 0), -share, k)
         for k in others
-        if _affordable(clock.steps - state.tried.get(k, 0), share := forecast.options[k].rate / choice.rate)
+        if _affordable(clock.steps - state.tried.get(k, 0), forecast.options[k], choice)
+        and (share := forecast.options[k].rate / choice.rate)
         and (waited >= _LONGEST_WAIT or _may_be_better(share, greatest))
     )
     chosen = next((k for _, share, k in by_age if waited >= _LONGEST_WAIT or _may_be_better(-share, doubt(k))), None)
@@ -372,6 +373,7 @@ def _may_be_better(share: float, doubt: float) -> bool:
     return math.log(_GAIN / share) < DOUBT * doubt
 
 
-def _affordable(waited: int, share: float) -> bool:
-    """Whether a number with this share of the chosen rate may be tried again, `waited` steps after its last trial."""
-    return waited * _TRIAL_COST >= _TRIAL_STEPS * max(0.0, 1 - share)
+def _affordable(waited: int, option: Option, choice: Option) -> bool:
+    """Whether a number may be tried again, `waited` steps after its last trial, by what the trial loses."""
+    lost = option.seconds / choice.seconds * (1 - option.rate / choice.rate)
+    return waited * _TRIAL_COST >= _TRIAL_STEPS * max(0.0, lost)
