@@ -48,7 +48,7 @@ features:
       dspark:
         variants: [default, nvfp4]
         args: ["--speculative-config", '{"method": "dspark", "model": "org/Big-dspark", "num_speculative_tokens": 7,
-          "draft_sample_method": "probabilistic", "rejection_sample_method": "block"}']
+          "draft_sample_method": "probabilistic", "rejection_sample_method": "block", "moe_backend": "triton"}']
 variants:
   default: {precision: bf16}
   fp8: {model_id: org/Big-FP8, precision: fp8, extra_args: ["--kv-cache-dtype", "fp8"]}
@@ -117,7 +117,7 @@ def test_every_way_to_draft_becomes_a_recipe_for_the_checkpoints_with_the_same_s
     assert recipes["big-mtp-fp8"].settings == base | fp8 | {"method": "mtp", "draft_tokens": 2}
     assert recipes["big-mtp-hopper"].settings == base | {"method": "mtp", "draft_tokens": 1}
     drafting = {"method": "dspark", "draft_tokens": 7, "draft_sampling": "probabilistic"}
-    assert recipes["big-dspark-nvfp4"].settings == base | fp8 | drafting
+    assert recipes["big-dspark-nvfp4"].settings == base | fp8 | drafting | {"draft_acceptance": "block"}
     assert recipes["small"].settings == {
         "engine": "vllm",
         "chunked_prefill": False,
@@ -201,7 +201,7 @@ def test_what_cannot_be_mapped_is_listed_with_its_reason() -> None:
     listed = {(each.model, each.what): each.why for each in imported().left_out}
     assert listed == {
         ("org/Big", "--served-model-name big"): "the name is the user's",
-        ("org/Big", "--speculative-config.rejection_sample_method block"): "no setting here",
+        ("org/Big", "--speculative-config.moe_backend triton"): "no setting here",
         ("org/Big", "big-mtp on tpu"): "no such GPU in a plan",
         ("org/Big", "big-mtp-fp8 on tpu"): "no such GPU in a plan",
         ("Org2/small", "--max-model-len auto"): "a plan chooses the longest context that fits by itself",
