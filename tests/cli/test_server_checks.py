@@ -79,7 +79,11 @@ def test_a_budget_needs_a_format_whose_reasoning_one_token_closes(pair: Path) ->
 @pytest.mark.parametrize("takes", [True, False])
 def test_it_says_that_pictures_are_left_out(pair: Path, takes: bool) -> None:
     target = pair / "target"
-    fmt, tokenizer, plan = dovetail.format(target), dovetail.tokenizer(target), resolve(str(target), {})
+    fmt, tokenizer, plan = (
+        dovetail.format(target),
+        dovetail.tokenizer(target),
+        resolve(str(target), {"draft_tokens": 0}),
+    )
     engine = ScriptedEngine(tokenizer)
     engine.info = msgspec.structs.replace(engine.info, pictures=takes)
     console = Console(file=io.StringIO(), width=200)
