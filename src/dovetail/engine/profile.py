@@ -19,7 +19,7 @@ from dovetail.engine.drafting.base import Draft, Drafter, DrafterWrapper
 from dovetail.engine.request import Request
 from dovetail.engine.step import Outcome, StepLoop
 from dovetail.errors import EngineError, guarded
-from dovetail.gate import CostModel, Gate, Limits, Rounds, Track, cost_file
+from dovetail.gate import CostModel, Gate, Limits, Rounds, cost_file
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class _Profiler:
         for drafts in kinds:
             self._scheduler.gate = Gate(None, Limits(), drafts)
             for request in requests:
-                request.track = Track()
+                request.forget_tracks()
             seconds.append(self._step(requests))
         return tuple(seconds)
 

@@ -163,6 +163,11 @@ class Request:
             self._tracks[kind] = Track(kind)
         return self._tracks[kind]
 
+    def forget_tracks(self) -> None:
+        """Begin again with what the gate knows about this request's drafts."""
+        self._tracks.clear()
+        self.track = self.track_for(None)
+
     def extend(self, new: list[int], tokenizer: Tokenizer) -> tuple[list[int], Finish | None]:
         """Append `new` tokens up to the one that ends the sequence. Returns these, and why it ended, if it did."""
         if self.stop and self._stop is None:
