@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import ssl
 from collections.abc import AsyncIterator
@@ -137,6 +138,14 @@ async def test_a_file_that_is_too_large_is_not_read_to_its_end(monkeypatch: pyte
     async with host(a=sent(png())) as there:
         with pytest.raises(InvalidRequest, match="more than 50 bytes"):
             await there.fetcher().fetched(asking(there.url("/a")))
+
+
+async def test_a_compressed_body_is_not_unpacked() -> None:
+    packed = gzip.compress(bytes(64 * 1024 * 1024))
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    async with host(bomb=head + packed) as served:
+        with pytest.raises(InvalidRequest, match="is no picture"):
+            await served.fetcher().fetched(asking(served.url("/bomb")))
 
 
 async def test_the_pictures_of_a_request_have_a_limit_together() -> None:

@@ -103,7 +103,13 @@ class PictureFetcher:
         connector = aiohttp.TCPConnector(
             resolver=_CheckedResolver(self._allowed), use_dns_cache=False, force_close=True, limit=_AT_A_TIME
         )
-        async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        # A compressed body is not unpacked: a few kilobytes of it may be gigabytes.
+        async with aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            headers={"Accept-Encoding": "identity"},
+        ) as session:
             room = _Room(self._together)
             files = await asyncio.gather(*(self._picture(session, picture, room) for picture in remote.values()))
         by_url = dict(zip(remote, files, strict=True))
