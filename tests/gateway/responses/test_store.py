@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -185,6 +186,20 @@ def test_threads_may_share_a_store(path: Path) -> None:
     for thread in threads:
         thread.join()
     assert all(store.get(f"resp_{i}") for i in range(8))
+
+
+def test_several_may_begin_a_file_at_once(path: Path) -> None:
+    """SQLite gives up at once, and does not wait, where two connections switch a new file to a write-ahead log."""
+    together = threading.Barrier(4, timeout=10)
+
+    def begin(i: int) -> int:
+        for k in range(20):
+            together.wait()
+            ResponseStore(path.with_name(f"{k}.db")).put(response(i))
+        return i
+
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(begin, range(4))] == [0, 1, 2, 3]
 
 
 WRITER = """

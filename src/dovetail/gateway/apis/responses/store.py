@@ -261,7 +261,7 @@ class _Connection:
         connection = sqlite3.connect(self._path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
             # A crash of the process loses nothing, and one of the machine the last responses at most.
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_wal(connection, timeout)
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA journal_size_limit = 4194304")
             version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -304,6 +304,19 @@ def owner_named(name: str) -> str:
 
 _NOT_OURS = "not a file of responses"
 _DAMAGE = ("malformed", "not a database", _NOT_OURS, "no such table", "no such column", "has no column")
+
+
+def _use_wal(connection: sqlite3.Connection, timeout: float) -> None:
+    """Let the file be read while it is written. SQLite does not wait where two processes do this to a new file at once."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.001)
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
