@@ -62,6 +62,10 @@ class MentionReader(Reader):
         """The last marker, as it was written."""
         raise NotImplementedError
 
+    def _openers_in_text(self) -> tuple[str, ...]:
+        """What opens sections in reasoning and content, without newlines in front."""
+        raise NotImplementedError
+
     def _text_follows(self) -> Script[bool]:
         """Whether text comes next, perhaps after whitespace, and not a marker or the end."""
         return (yield from self._look(_TEXT, _MAY_BE_TEXT)) is not None
@@ -123,10 +127,16 @@ class MentionReader(Reader):
         if not quote or written[0] == "\n":
             return ""
         rest = yield from self._look(_QUOTATION_ENDS[quote], _REST_OF_LINE)
-        if rest is None:
+        if rest is None or (kind is Content and self._holds_call(self._alphabet.spell(rest.group()))):
             return ""
         self._at = rest.end()
         return written + self._alphabet.spell(rest.group())
+
+    def _holds_call(self, quotation: str) -> bool:
+        """Whether a call begins in what looks like a quotation. Its last mark stands in the arguments then."""
+        begun = [opener for opener in self._openers_in_text() if opener in quotation]
+        after = quotation[min(map(quotation.index, begun)) :] if begun and self._options.calls else ""
+        return any(name in after for name in self._options.tools)
 
     def _mention_in_line(self, kind: Prose, written: str) -> Script[str]:
         if not self._shown and self._index >= 0:

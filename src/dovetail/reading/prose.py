@@ -82,7 +82,7 @@ class ProseReader(MentionReader):
     #: marker is also recognized without them.
     think, think_end = "<think>", "</think>"
     #: What opens a section of calls, with leading newlines as above.
-    openers: tuple[str, ...]
+    openers: tuple[str, ...] = ()
     #: The same, for families in which one marker opens every section.
     section: str
     #: What ends a turn.
@@ -121,7 +121,6 @@ class ProseReader(MentionReader):
         super().__init__(options, tokenizer)
 
     def _openers_in_text(self) -> tuple[str, ...]:
-        """What opens sections in reasoning and content, without newlines in front."""
         in_text = self.text_openers if self._options.structured or not self._options.calls else ()
         return tuple(dict.fromkeys(opener.lstrip("\n") for opener in self.openers if opener not in in_text))
 

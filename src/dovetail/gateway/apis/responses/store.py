@@ -307,7 +307,7 @@ _DAMAGE = ("malformed", "not a database", _NOT_OURS, "no such table", "no such c
 
 
 def _use_wal(connection: sqlite3.Connection, timeout: float) -> None:
-    """Let the file be read while it is written. SQLite does not wait where two processes do this to a new file at once."""
+    """Let the file be read while it is written. SQLite does not wait where two processes do this to a new file."""
     deadline = time.monotonic() + timeout
     while True:
         try:
