@@ -131,6 +131,12 @@ def opens_in_text(name: str) -> bool:
     return bool(openers) and openers[0] in reader.text_openers
 
 
+def opens_answers(name: str) -> bool:
+    """Whether the family, or its models, may write markup around content."""
+    reader = format_of(name).reader_type
+    return bool(getattr(reader, "answer", "") or getattr(reader, "wrapper", ""))
+
+
 @functools.cache
 def controls(name: str) -> tuple[str, ...]:
     """The literals of all control tokens that the family's readers and writers use."""
