@@ -28,8 +28,8 @@ from dovetail.cli import serve
 from dovetail.cli.terminal import curl, url_of
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.events import Call, Message
+from dovetail.gateway.bounded_file import FileLimits
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions
-from dovetail.gateway.settings import StoreLimits
 from dovetail.plan import engines, resolve
 from dovetail.server.api_keys import NO_KEYS
 from dovetail.tokens import Tokenizer
@@ -293,9 +293,9 @@ def test_the_url_is_that_of_the_local_machine() -> None:
 
 def test_limits_of_stored_responses(pair: Path) -> None:
     target = str(pair / "target")
-    assert serve.response_limits(resolve(target, {})) == StoreLimits(100_000, 1 << 30, 30 * 86_400)
+    assert serve.response_limits(resolve(target, {})) == FileLimits(100_000, 1 << 30, 30 * 86_400)
     limits = {"response_store_count": 7, "response_store_size": 4096, "response_store_age": 0.5}
-    assert serve.response_limits(resolve(target, limits)) == StoreLimits(7, 4096, 43_200)
+    assert serve.response_limits(resolve(target, limits)) == FileLimits(7, 4096, 43_200)
 
 
 def test_where_requests_are_recorded(pair: Path, tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import listed_kinds
 from dovetail.formats.registry import served_format
 from dovetail.gateway import Settings, create_app
+from dovetail.gateway.bounded_file import FileLimits
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions, When
-from dovetail.gateway.settings import StoreLimits
 from dovetail.gateway.turn.tools import shows_tools
 from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan
@@ -189,12 +189,12 @@ def response_store(plan: Plan) -> Path | None:
         return None
 
 
-def response_limits(plan: Plan) -> StoreLimits:
+def response_limits(plan: Plan) -> FileLimits:
     """The plan's limits of stored responses. What it does not set has the store's default."""
-    limits = {"responses": "response_store_count", "size": "response_store_size"}
+    limits = {"entries": "response_store_count", "size": "response_store_size"}
     options = {field: value for field, name in limits.items() if (value := plan.value(name)) is not None}
     days = plan.value("response_store_age")
-    return StoreLimits(**options, **({} if days is None else {"age": math.ceil(days * _SECONDS_OF_A_DAY)}))
+    return FileLimits(**options, **({} if days is None else {"age": math.ceil(days * _SECONDS_OF_A_DAY)}))
 
 
 def recording_options(plan: Plan) -> RecordingOptions | None:

@@ -6,8 +6,7 @@ import functools
 import re
 from pathlib import Path
 
-import msgspec
-
+from dovetail.gateway.bounded_file import FileLimits
 from dovetail.gateway.limits.keys import Keyring
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingOptions
@@ -15,14 +14,6 @@ from dovetail.gateway.turn.turn_request import TurnDefaults
 
 #: The longest name that an alias may stand for, in characters.
 _LONGEST_NAME = 256
-
-
-class StoreLimits(msgspec.Struct, frozen=True):
-    """What the store of responses keeps at most: `responses`, together of `size` bytes, each for `age` seconds."""
-
-    responses: int = 100_000
-    size: int = 1024**3
-    age: int = 30 * 24 * 3600
 
 
 class Settings(TurnDefaults, frozen=True, kw_only=True):
@@ -65,7 +56,7 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     queue: QueueLimits = QueueLimits()
     hosts: frozenset[str] | None = None
     response_store: Path | None = None
-    response_limits: StoreLimits = StoreLimits()
+    response_limits: FileLimits = FileLimits()
     recordings: RecordingOptions | None = None
 
     def serves(self, name: str) -> bool:

@@ -22,9 +22,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.gateway.apis.responses import store as store_module
-from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError, owner_of
-from dovetail.gateway.settings import StoreLimits
+from dovetail.gateway import bounded_file
+from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
+from dovetail.gateway.bounded_file import FileLimits, StoreError, owner_of
 
 
 def response(number: int, size: int = 10, created: int | None = None, previous: str | None = None) -> StoredResponse:
@@ -68,7 +68,7 @@ def test_owners_do_not_see_each_others_responses(path: Path) -> None:
 )
 def test_the_newest_stay(sizes: list[int], number: int, room: int) -> None:
     with TemporaryDirectory() as folder:
-        store = ResponseStore(Path(folder) / "r.db", limits=StoreLimits(number, room))
+        store = ResponseStore(Path(folder) / "r.db", limits=FileLimits(number, room))
         for i, size in enumerate(sizes):
             store.put(response(i, size))
             present = [j for j in range(i + 1) if store.get(f"resp_{j}") is not None]
@@ -87,7 +87,7 @@ def test_who_keeps_to_an_equal_share_loses_nothing_to_others(
     puts: list[tuple[str, int]], number: int, room: int
 ) -> None:
     with TemporaryDirectory() as folder:
-        store = ResponseStore(Path(folder) / "r.db", limits=StoreLimits(number, room))
+        store = ResponseStore(Path(folder) / "r.db", limits=FileLimits(number, room))
         owners = {owner: store.of(owner) for owner in "abc"}
         stored: dict[str, list[int]] = {owner: [] for owner in owners}
         for i, (owner, size) in enumerate(puts):
@@ -104,7 +104,7 @@ def test_who_keeps_to_an_equal_share_loses_nothing_to_others(
 
 
 def test_one_owner_fills_no_more_than_what_others_leave(path: Path) -> None:
-    store = ResponseStore(path, limits=StoreLimits(10, 1000))
+    store = ResponseStore(path, limits=FileLimits(10, 1000))
     alice, bob = store.of("alice"), store.of("bob")
     for i in range(3):
         bob.put(response(i, 100))
@@ -120,7 +120,7 @@ def test_one_owner_fills_no_more_than_what_others_leave(path: Path) -> None:
 
 
 def test_a_file_of_an_earlier_version_gets_shares(path: Path) -> None:
-    store = ResponseStore(path, "a", StoreLimits(3))
+    store = ResponseStore(path, "a", FileLimits(3))
     for i in range(3):
         store.put(response(i))
     store.close()
@@ -134,7 +134,7 @@ def test_a_file_of_an_earlier_version_gets_shares(path: Path) -> None:
 
 
 def test_a_clock_that_is_set_back_empties_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, now = ResponseStore(path, limits=StoreLimits(5)), int(time.time())
+    store, now = ResponseStore(path, limits=FileLimits(5)), int(time.time())
     for i in range(5):
         store.put(response(i, created=now))
     monkeypatch.setattr(time, "time", lambda: now - 3600)
@@ -144,7 +144,7 @@ def test_a_clock_that_is_set_back_empties_nothing(path: Path, monkeypatch: pytes
 
 
 def test_a_response_above_all_room_is_refused(path: Path) -> None:
-    store = ResponseStore(path, limits=StoreLimits(size=100))
+    store = ResponseStore(path, limits=FileLimits(size=100))
     store.put(response(1, 100))
     with pytest.raises(StoreError, match="101 bytes"):
         store.put(response(2, 101))
@@ -152,7 +152,7 @@ def test_a_response_above_all_room_is_refused(path: Path) -> None:
 
 
 def test_old_responses_expire(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ResponseStore(path, limits=StoreLimits(age=100))
+    store = ResponseStore(path, limits=FileLimits(age=100))
     store.put(response(1, created=1_000_000_000))
     now = int(time.time())
     store.put(response(2, created=now))
@@ -339,7 +339,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def test_a_locked_file_is_waited_for_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(bounded_file, "_LOCK_TIMEOUT", 0.1)
     store = ResponseStore(path)
     store.put(response(1))
 

@@ -18,7 +18,8 @@ from dovetail.gateway.apis.pictures import Sees
 from dovetail.gateway.apis.responses import history
 from dovetail.gateway.apis.responses.exchange import CompactExchange, ResponsesExchange, refused
 from dovetail.gateway.apis.responses.request import InputTokensRequest
-from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError, owner_named, owner_of
+from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
+from dovetail.gateway.bounded_file import StoreError, owner_named, owner_of
 from dovetail.gateway.http.endpoint import Endpoint, Exchange, QueryEndpoint, Reply, Serving, account_of
 from dovetail.gateway.http.response import EVENT_STREAM_HEADERS
 from dovetail.gateway.limits.bodies import Body

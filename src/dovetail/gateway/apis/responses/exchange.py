@@ -22,9 +22,10 @@ from dovetail.gateway.apis.responses.history import History, listed_input
 from dovetail.gateway.apis.responses.output import Output, StreamEvent
 from dovetail.gateway.apis.responses.request import ResponsesRequest, decode
 from dovetail.gateway.apis.responses.resource import Resource
-from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError
+from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
 from dovetail.gateway.apis.responses.tools import ResponseTools
 from dovetail.gateway.apis.totals import ChoiceTotals
+from dovetail.gateway.bounded_file import StoreError
 from dovetail.gateway.http.response import COMMENT, DONE
 from dovetail.gateway.records.sealed_text import SealedText
 from dovetail.gateway.turn.output import Step

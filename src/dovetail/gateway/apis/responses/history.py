@@ -10,7 +10,8 @@ import msgspec
 
 from dovetail.errors import EngineError, InvalidRequest, UnknownPrevious
 from dovetail.gateway.apis.responses.conversation import FindItem, kind_of, user_messages
-from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError
+from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
+from dovetail.gateway.bounded_file import StoreError
 
 #: The ids of items that this server made, of an output or of an input: they name the response.
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_(?:in)?[0-9]+")

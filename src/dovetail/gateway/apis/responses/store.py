@@ -1,63 +1,20 @@
-"""Responses on disk, so that a client can go on from one by its id: SQLite, bounded in number, bytes and age.
+"""Responses on disk, so that a client can go on from one by its id.
 
-A full store drops the oldest response of the owner who has most of it. Several processes may share the file. A response
-that cannot be written is not stored, and the answer says so; those that are there can be read meanwhile. A file that
-SQLite finds damaged is moved aside, and a new one is begun.
+A response that cannot be written is not stored, and the answer says so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import hashlib
-import logging
-import os
-import sqlite3
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
-from dovetail.gateway.settings import StoreLimits
+from dovetail.gateway.bounded_file import BoundedFile, FileLimits, Table
 
-T = TypeVar("T")
-
-_LOG = logging.getLogger("dovetail.gateway")
-
-#: Seconds to wait for another process that writes, and to wait again as long as one has taken longer than that.
-_LOCK_TIMEOUT, _NEXT_TIMEOUT = 2.0, 0.005
-#: The layout of the file. A file of another layout is moved aside.
-_VERSION = 1
-_LAYOUT = f"""
-    BEGIN IMMEDIATE;
-    CREATE TABLE IF NOT EXISTS responses (
-        id TEXT PRIMARY KEY, owner TEXT NOT NULL, previous TEXT, created INTEGER NOT NULL, size INTEGER NOT NULL,
-        input BLOB NOT NULL, body BLOB NOT NULL, record TEXT NOT NULL);
-    CREATE INDEX IF NOT EXISTS by_age ON responses (created, size);
-    CREATE INDEX IF NOT EXISTS by_owner ON responses (owner);
-    CREATE TABLE IF NOT EXISTS shares (owner TEXT PRIMARY KEY, number INTEGER NOT NULL, size INTEGER NOT NULL);
-    CREATE TRIGGER IF NOT EXISTS stored AFTER INSERT ON responses BEGIN
-        INSERT INTO shares VALUES (new.owner, 1, new.size)
-            ON CONFLICT (owner) DO UPDATE SET number = number + 1, size = size + new.size;
-    END;
-    CREATE TRIGGER IF NOT EXISTS dropped AFTER DELETE ON responses BEGIN
-        UPDATE shares SET number = number - 1, size = size - old.size WHERE owner = old.owner;
-        DELETE FROM shares WHERE owner = old.owner AND number = 0;
-    END;
-    DELETE FROM shares;
-    INSERT INTO shares SELECT owner, count(*), total(size) FROM responses GROUP BY owner;
-    PRAGMA user_version = {_VERSION};
-    COMMIT;
-"""
-_COLUMNS = "id, previous, created, input, body, record"
-
-
-class StoreError(Exception):
-    """A response could not be stored or read. The message is for the operator."""
+_TABLE = Table(
+    "responses", "id TEXT PRIMARY KEY, previous TEXT, input BLOB NOT NULL, body BLOB NOT NULL, record TEXT NOT NULL"
+)
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
@@ -81,244 +38,36 @@ class StoredResponse(msgspec.Struct, frozen=True):
 
 
 class ResponseStore:
-    """The responses of one owner in a file that others may share. Every call blocks, so it belongs into a thread.
+    """The responses of one owner in a file that others may share: see `BoundedFile`."""
 
-    `owner` keeps responses of different API keys apart; see `owner_of`.
-    """
-
-    def __init__(self, path: Path, owner: str = "", limits: StoreLimits | None = None) -> None:
-        self._file = _StoreFile(path)
-        self._owner = owner
-        self._limits = limits or StoreLimits()
+    def __init__(self, path: Path, owner: str = "", limits: FileLimits | None = None) -> None:
+        self._file = BoundedFile(path, _TABLE, owner, limits)
 
     def of(self, owner: str) -> ResponseStore:
         """The responses of another owner in the same file, through the same connection."""
         other = copy.copy(self)
-        other._owner = owner
+        other._file = self._file.of(owner)
         return other
 
     def put(self, response: StoredResponse) -> None:
         """Store `response`, in the place of the oldest ones of those who have most. Raises `StoreError`."""
-        if response.size > self._limits.size:
-            raise StoreError(f"it has {response.size} bytes, and the store holds {self._limits.size}")
-        row = (*msgspec.structs.astuple(response), self._owner, response.size)
-
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute("BEGIN IMMEDIATE")
-            self._make_room(connection, response.size)
-            columns = f"{_COLUMNS}, owner, size"
-            connection.execute(f"INSERT INTO responses ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            connection.execute("COMMIT")
-
-        self._file.write(write)
+        self._file.put(msgspec.structs.asdict(response), response.size)
 
     def get(self, name: str) -> StoredResponse | None:
         """The response with the id `name`; None if there is none, or not any more. Raises `StoreError`."""
-        query = f"SELECT {_COLUMNS} FROM responses WHERE id = ? AND owner = ? AND created > ?"
-        row = self._file.read(
-            lambda connection: connection.execute(query, (name, self._owner, self._oldest())).fetchone()
-        )
+        columns = ", ".join(StoredResponse.__struct_fields__)
+        query = f"SELECT {columns} FROM responses WHERE id = ? AND owner = ? AND created > ?"
+        parameters = (name, self._file.owner, self._file.oldest)
+        row = self._file.read(lambda connection: connection.execute(query, parameters).fetchone())
         return None if row is None else StoredResponse(*row)
 
     def delete(self, name: str) -> bool:
         """Delete the response with the id `name`. False if there is none. Raises `StoreError`."""
         if self.get(name) is None:
             return False
-        query = "DELETE FROM responses WHERE id = ? AND owner = ?"
-        return bool(self._file.write(lambda connection: connection.execute(query, (name, self._owner)).rowcount))
+        query, parameters = "DELETE FROM responses WHERE id = ? AND owner = ?", (name, self._file.owner)
+        return bool(self._file.write(lambda connection: connection.execute(query, parameters).rowcount))
 
     def close(self) -> None:
         """Close the file. The next call opens it again."""
         self._file.close()
-
-    def _oldest(self) -> int:
-        return int(time.time()) - self._limits.age
-
-    def _make_room(self, connection: sqlite3.Connection, size: int) -> None:
-        """Delete what is too old, and then the oldest of those who have most, until there is room for `size` bytes.
-
-        The oldest is the one that was stored first, whatever the clock was.
-        """
-        connection.execute("DELETE FROM responses WHERE created <= ?", (self._oldest(),))
-        shares = Counter[str](), Counter[str]()
-        for owner, number, stored in connection.execute("SELECT owner, number, size FROM shares"):
-            shares[0][owner], shares[1][owner] = number, stored
-        shares[0][self._owner] += 1
-        shares[1][self._owner] += size
-        for share, limit in zip(shares, (self._limits.responses, self._limits.size), strict=True):
-            while share.total() > limit:
-                most = max(share, key=lambda owner: (share[owner], owner != self._owner))
-                oldest = "SELECT rowid, size FROM responses WHERE owner = ? ORDER BY rowid LIMIT 1"
-                row = connection.execute(oldest, (most,)).fetchone()
-                if row is None:
-                    raise sqlite3.OperationalError("the response is larger than its owner's share")
-                connection.execute("DELETE FROM responses WHERE rowid = ?", row[:1])
-                shares[0][most] -= 1
-                shares[1][most] -= row[1]
-
-
-class _StoreFile:
-    """The SQLite file at `path`. It is read while another thread, or another process, writes to it."""
-
-    def __init__(self, path: Path) -> None:
-        self._reader, self._writer = _Connection(path, needs="responses"), _Connection(path, needs="shares")
-
-    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of `work`, which writes nothing."""
-        return self._reader.run(work)
-
-    def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of `work`. What it has begun and not ended is undone."""
-        return self._writer.run(work)
-
-    def close(self) -> None:
-        """Close the file. The next call opens it again."""
-        self._reader.close()
-        self._writer.close()
-
-
-class _Connection:
-    """A connection to the SQLite file at `path`, opened when it is needed, for one thread at a time.
-
-    It writes the layout only to a file without the table `needs`, so what is there can be read when nothing can be
-    written.
-    """
-
-    def __init__(self, path: Path, needs: str) -> None:
-        self._path = path
-        self._needs = needs
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._inode = 0  # of the file that is open
-        self._failing = False
-
-    def close(self) -> None:
-        """Close the file. The next call opens it again."""
-        with self._lock:
-            self._close()
-
-    def __del__(self) -> None:
-        self._close()
-
-    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of `work`. A damaged file is moved aside, and `work` done once more with a new one."""
-        with self._lock:
-            try:
-                result = self._repaired(work)
-            except (sqlite3.Error, OSError) as error:
-                self._undo()
-                level = logging.DEBUG if self._failing else logging.WARNING  # a full disk would fill the log as well
-                _LOG.log(level, "the store of responses failed: %s: %s", self._path, error)
-                self._wait_for(_NEXT_TIMEOUT)
-                raise StoreError(f"{self._path}: {error}") from error
-            if self._failing:
-                self._wait_for(_LOCK_TIMEOUT)
-            return result
-
-    def _wait_for(self, seconds: float) -> None:
-        """Wait so long for other processes from now on. Each request would wait if the first one's wait was in vain."""
-        self._failing = seconds < _LOCK_TIMEOUT
-        if self._connection is not None:
-            self._connection.execute(f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
-
-    def _undo(self) -> None:
-        """End what has failed. The connection stays: to open it again may take space on the disk."""
-        try:
-            if self._connection is not None and self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            self._close()
-
-    def _repaired(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            return work(self._opened())
-        except sqlite3.DatabaseError as error:
-            if not _is_damage(error):
-                raise
-            self._move_aside(error)
-            return work(self._opened())
-
-    def _opened(self) -> sqlite3.Connection:
-        if self._connection is not None and self._inode_at_path() != self._inode:
-            self._close()  # another process has moved the file aside, or somebody deleted it
-        if self._connection is None:
-            self._connection = self._open()
-            self._inode = self._inode_at_path()
-        return self._connection
-
-    def _inode_at_path(self) -> int:
-        try:
-            return self._path.stat().st_ino
-        except FileNotFoundError:
-            return 0
-
-    def _open(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # SQLite would make the file readable for others. Its journals get the mode of the file.
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        os.chmod(self._path, 0o600)
-        timeout = _NEXT_TIMEOUT if self._failing else _LOCK_TIMEOUT
-        connection = sqlite3.connect(self._path, timeout=timeout, isolation_level=None, check_same_thread=False)
-        try:
-            # A crash of the process loses nothing, and one of the machine the last responses at most.
-            _use_wal(connection, timeout)
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA journal_size_limit = 4194304")
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, _VERSION):
-                raise sqlite3.DatabaseError(f"{_NOT_OURS}: version {version}")
-            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self._needs,)).fetchone():
-                connection.executescript(_LAYOUT)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _move_aside(self, error: sqlite3.DatabaseError) -> None:
-        inode = self._inode
-        self._close()
-        if self._inode_at_path() != inode != 0:
-            return  # another process was faster
-        aside = self._path.with_name(f"{self._path.name}.damaged")
-        _LOG.warning("%s is damaged (%s): it is moved to %s, and a new one begun", self._path, error, aside)
-        os.replace(self._path, aside)
-        for journal in ("-wal", "-shm"):  # they belong to the file that is gone
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{self._path}{journal}")
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
-def owner_of(api_key: str | None) -> str:
-    """What stands for an API key in the file, from which the key cannot be read; "" for none."""
-    return hashlib.sha256(b"dovetail responses\0" + api_key.encode()).hexdigest() if api_key else ""
-
-
-def owner_named(name: str) -> str:
-    """What stands for a named key in the file. Another key of the same name has the same responses."""
-    return f"key {name}"
-
-
-_NOT_OURS = "not a file of responses"
-_DAMAGE = ("malformed", "not a database", _NOT_OURS, "no such table", "no such column", "has no column")
-
-
-def _use_wal(connection: sqlite3.Connection, timeout: float) -> None:
-    """Let the file be read while it is written. SQLite does not wait where two processes do this to a new file."""
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() >= deadline:
-                raise
-            time.sleep(0.001)
-
-
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether the file itself is at fault, and not a lock or the disk."""
-    return any(sign in str(error) for sign in _DAMAGE)

@@ -1,0 +1,313 @@
+"""A SQLite file of entries that belong to owners, bounded in number, bytes and age.
+
+A full file drops the oldest entry of the owner who has most of it. Several processes may share the file. It can be read
+while something keeps it from being written. A file that SQLite finds damaged is moved aside, and a new one is begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("dovetail.gateway")
+
+#: Seconds to wait for another process that writes, and to wait again as long as one has taken longer than that.
+_LOCK_TIMEOUT, _NEXT_TIMEOUT = 2.0, 0.005
+
+
+class FileLimits(msgspec.Struct, frozen=True):
+    """What a file keeps at most: `entries`, together of `size` bytes, each for `age` seconds."""
+
+    entries: int = 100_000
+    size: int = 1024**3
+    age: int = 30 * 24 * 3600
+
+
+class Table(NamedTuple):
+    """What a file has of each entry, beside its owner, its size and when it was `created`, in seconds since the epoch.
+
+    `name`: what the entries are. `columns`: in SQL. `indexes`: the columns of each further index. A file with another
+    `version` is moved aside.
+    """
+
+    name: str
+    columns: str
+    indexes: tuple[str, ...] = ()
+    version: int = 1
+
+    @property
+    def layout(self) -> str:
+        """The SQL that writes the layout to a file that lacks it, or a part of it."""
+        indexes = (
+            f"CREATE INDEX IF NOT EXISTS by_{columns.replace(', ', '_')} ON {self.name} ({columns});"
+            for columns in self.indexes
+        )
+        return f"""
+            BEGIN IMMEDIATE;
+            CREATE TABLE IF NOT EXISTS {self.name} (
+                {self.columns}, owner TEXT NOT NULL, created INTEGER NOT NULL, size INTEGER NOT NULL);
+            CREATE INDEX IF NOT EXISTS by_age ON {self.name} (created, size);
+            CREATE INDEX IF NOT EXISTS by_owner ON {self.name} (owner);
+            {" ".join(indexes)}
+            CREATE TABLE IF NOT EXISTS shares (owner TEXT PRIMARY KEY, number INTEGER NOT NULL, size INTEGER NOT NULL);
+            CREATE TRIGGER IF NOT EXISTS stored AFTER INSERT ON {self.name} BEGIN
+                INSERT INTO shares VALUES (new.owner, 1, new.size)
+                    ON CONFLICT (owner) DO UPDATE SET number = number + 1, size = size + new.size;
+            END;
+            CREATE TRIGGER IF NOT EXISTS dropped AFTER DELETE ON {self.name} BEGIN
+                UPDATE shares SET number = number - 1, size = size - old.size WHERE owner = old.owner;
+                DELETE FROM shares WHERE owner = old.owner AND number = 0;
+            END;
+            DELETE FROM shares;
+            INSERT INTO shares SELECT owner, count(*), total(size) FROM {self.name} GROUP BY owner;
+            PRAGMA user_version = {self.version};
+            COMMIT;
+        """
+
+
+class StoreError(Exception):
+    """An entry could not be stored or read. The message is for the operator."""
+
+
+class BoundedFile:
+    """The entries of one owner in a file that others may share. Every call blocks, so it belongs into a thread.
+
+    `owner` keeps the entries of different API keys apart; see `owner_of`.
+    """
+
+    def __init__(self, path: Path, table: Table, owner: str = "", limits: FileLimits | None = None) -> None:
+        self._reader, self._writer = _Connection(path, table, needs=table.name), _Connection(path, table, "shares")
+        self._table = table
+        self._limits = limits or FileLimits()
+        self.owner = owner
+
+    def of(self, owner: str) -> BoundedFile:
+        """The entries of another owner in the same file, through the same connections."""
+        other = copy.copy(self)
+        other.owner = owner
+        return other
+
+    @property
+    def oldest(self) -> int:
+        """Entries that were created up to then do not count any more."""
+        return int(time.time()) - self._limits.age
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The result of `work`, which writes nothing. Raises `StoreError`."""
+        return self._reader.run(work)
+
+    def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The result of `work`. What it has begun and not ended is undone. Raises `StoreError`."""
+        return self._writer.run(work)
+
+    def put(
+        self, entry: Mapping[str, Any], size: int, prepare: Callable[[sqlite3.Connection], None] | None = None
+    ) -> None:
+        """Store `entry` of `size` bytes, in the place of the oldest ones of those who have most. Raises `StoreError`.
+
+        `prepare` works in the same transaction, before it.
+        """
+        if size > self._limits.size:
+            raise StoreError(f"it has {size} bytes, and the store holds {self._limits.size}")
+        row = {"created": int(time.time()), **entry, "owner": self.owner, "size": size}
+        names, places = ", ".join(row), ", ".join("?" * len(row))
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            if prepare is not None:
+                prepare(connection)
+            self._make_room(connection, size)
+            connection.execute(f"INSERT INTO {self._table.name} ({names}) VALUES ({places})", (*row.values(),))
+            connection.execute("COMMIT")
+
+        self.write(write)
+
+    def close(self) -> None:
+        """Close the file. The next call opens it again."""
+        self._reader.close()
+        self._writer.close()
+
+    def _make_room(self, connection: sqlite3.Connection, size: int) -> None:
+        """Delete what is too old, and then the oldest of those who have most, until there is room for `size` bytes.
+
+        The oldest is the one that was stored first, whatever the clock was.
+        """
+        table = self._table.name
+        connection.execute(f"DELETE FROM {table} WHERE created <= ?", (self.oldest,))
+        shares = Counter[str](), Counter[str]()
+        for owner, number, stored in connection.execute("SELECT owner, number, size FROM shares"):
+            shares[0][owner], shares[1][owner] = number, stored
+        shares[0][self.owner] += 1
+        shares[1][self.owner] += size
+        for share, limit in zip(shares, (self._limits.entries, self._limits.size), strict=True):
+            while share.total() > limit:
+                most = max(share, key=lambda owner: (share[owner], owner != self.owner))
+                oldest = f"SELECT rowid, size FROM {table} WHERE owner = ? ORDER BY rowid LIMIT 1"
+                row = connection.execute(oldest, (most,)).fetchone()
+                if row is None:
+                    raise sqlite3.OperationalError("the entry is larger than its owner's share")
+                connection.execute(f"DELETE FROM {table} WHERE rowid = ?", row[:1])
+                shares[0][most] -= 1
+                shares[1][most] -= row[1]
+
+
+class _Connection:
+    """A connection to the SQLite file at `path`, opened when it is needed, for one thread at a time.
+
+    It writes the layout only to a file without the table `needs`, so what is there can be read when nothing can be
+    written.
+    """
+
+    def __init__(self, path: Path, table: Table, needs: str) -> None:
+        self._path = path
+        self._table = table
+        self._needs = needs
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0  # of the file that is open
+        self._failing = False
+
+    def close(self) -> None:
+        """Close the file. The next call opens it again."""
+        with self._lock:
+            self._close()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The result of `work`. A damaged file is moved aside, and `work` done once more with a new one."""
+        with self._lock:
+            try:
+                result = self._repaired(work)
+            except (sqlite3.Error, OSError) as error:
+                self._undo()
+                level = logging.DEBUG if self._failing else logging.WARNING  # a full disk would fill the log as well
+                _LOG.log(level, "the store of %s failed: %s: %s", self._table.name, self._path, error)
+                self._wait_for(_NEXT_TIMEOUT)
+                raise StoreError(f"{self._path}: {error}") from error
+            if self._failing:
+                self._wait_for(_LOCK_TIMEOUT)
+            return result
+
+    def _wait_for(self, seconds: float) -> None:
+        """Wait so long for other processes from now on. Each request would wait if the first one's wait was in vain."""
+        self._failing = seconds < _LOCK_TIMEOUT
+        if self._connection is not None:
+            self._connection.execute(f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
+
+    def _undo(self) -> None:
+        """End what has failed. The connection stays: to open it again may take space on the disk."""
+        try:
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._close()
+
+    def _repaired(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return work(self._opened())
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            self._move_aside(error)
+            return work(self._opened())
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and self._inode_at_path() != self._inode:
+            self._close()  # another process has moved the file aside, or somebody deleted it
+        if self._connection is None:
+            self._connection = self._open()
+            self._inode = self._inode_at_path()
+        return self._connection
+
+    def _inode_at_path(self) -> int:
+        try:
+            return self._path.stat().st_ino
+        except FileNotFoundError:
+            return 0
+
+    def _open(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # SQLite would make the file readable for others. Its journals get the mode of the file.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.chmod(self._path, 0o600)
+        timeout = _NEXT_TIMEOUT if self._failing else _LOCK_TIMEOUT
+        connection = sqlite3.connect(self._path, timeout=timeout, isolation_level=None, check_same_thread=False)
+        try:
+            # A crash of the process loses nothing, and one of the machine the last entries at most.
+            _use_wal(connection, timeout)
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA journal_size_limit = 4194304")
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, self._table.version):
+                raise sqlite3.DatabaseError(f"{_NOT_OURS}: version {version}")
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self._needs,)).fetchone():
+                connection.executescript(self._table.layout)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _move_aside(self, error: sqlite3.DatabaseError) -> None:
+        inode = self._inode
+        self._close()
+        if self._inode_at_path() != inode != 0:
+            return  # another process was faster
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        _LOG.warning("%s is damaged (%s): it is moved to %s, and a new one begun", self._path, error, aside)
+        os.replace(self._path, aside)
+        for journal in ("-wal", "-shm"):  # they belong to the file that is gone
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self._path}{journal}")
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def owner_of(api_key: str | None) -> str:
+    """What stands for an API key in the file, from which the key cannot be read; "" for none."""
+    return hashlib.sha256(b"dovetail responses\0" + api_key.encode()).hexdigest() if api_key else ""
+
+
+def owner_named(name: str) -> str:
+    """What stands for a named key in the file. Another key of the same name has the same responses."""
+    return f"key {name}"
+
+
+_NOT_OURS = "not a file of this version"
+_DAMAGE = ("malformed", "not a database", _NOT_OURS, "no such table", "no such column", "has no column")
+
+
+def _use_wal(connection: sqlite3.Connection, timeout: float) -> None:
+    """Let the file be read while it is written. SQLite does not wait where two processes do this to a new file."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.001)
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether the file itself is at fault, and not a lock or the disk."""
+    return any(sign in str(error) for sign in _DAMAGE)
