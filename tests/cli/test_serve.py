@@ -30,7 +30,8 @@ from dovetail.errors import CheckpointError, PlanError
 from dovetail.events import Call, Message
 from dovetail.gateway.bounded_file import FileLimits
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions
-from dovetail.plan import engines, resolve
+from dovetail.gateway.settings import MEMORY_LIMITS
+from dovetail.plan import Plan, engines, resolve
 from dovetail.server.api_keys import NO_KEYS
 from dovetail.tokens import Tokenizer
 from tests.checkpoints.configs import QWEN3_8B, QWEN3_8B_EAGLE3, write
@@ -291,11 +292,15 @@ def test_the_url_is_that_of_the_local_machine() -> None:
     assert url_of("model.lan", 80) == "http://model.lan:80"
 
 
-def test_limits_of_stored_responses(pair: Path) -> None:
+@pytest.mark.parametrize(
+    ("store", "default"), [("response_store", FileLimits()), ("memory_store", FileLimits(500_000, 1 << 30, 7 * 86_400))]
+)
+def test_limits_of_stores(pair: Path, store: str, default: FileLimits) -> None:
     target = str(pair / "target")
-    assert serve.response_limits(resolve(target, {})) == FileLimits(100_000, 1 << 30, 30 * 86_400)
-    limits = {"response_store_count": 7, "response_store_size": 4096, "response_store_age": 0.5}
-    assert serve.response_limits(resolve(target, limits)) == FileLimits(7, 4096, 43_200)
+    assert serve.file_limits(resolve(target, {}), store, default) == default
+    limits = {f"{store}_count": 7, f"{store}_size": 4096, f"{store}_age": 0.5}
+    assert serve.file_limits(resolve(target, limits), store, default) == FileLimits(7, 4096, 43_200)
+    assert FileLimits(500_000, 1 << 30, 7 * 86_400) == MEMORY_LIMITS
 
 
 def test_where_requests_are_recorded(pair: Path, tmp_path: Path) -> None:
@@ -361,17 +366,25 @@ def test_who_can_read_the_recordings_of_an_open_server_is_said(
     assert [text for text in texts if text in printed] == warned
 
 
-def test_where_responses_are_stored(pair: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_stores_are(pair: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     target = str(pair / "target")
+
+    def responses(plan: Plan) -> Path | None:
+        return serve.stored_at(plan, "response_store", "responses.db")
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert serve.response_store(resolve(target, {})) == tmp_path / "dovetail" / "responses.db"
-    assert serve.response_store(resolve(target, {"response_store": "/a/b.db"})) == Path("/a/b.db")
-    assert serve.response_store(resolve(target, {"response_store": "none"})) is None
+    assert responses(resolve(target, {})) == tmp_path / "dovetail" / "responses.db"
+    assert responses(resolve(target, {"response_store": "/a/b.db"})) == Path("/a/b.db")
+    assert responses(resolve(target, {"response_store": "none"})) is None
+    assert serve.memory_file(resolve(target, {})) == tmp_path / "dovetail" / "memory.db"
+    assert serve.memory_file(resolve(target, {"memory_store": "/a/m.db"})) == Path("/a/m.db")
+    assert serve.memory_file(resolve(target, {"memory_store": "none"})) is None
+    assert serve.memory_file(resolve(target, {"memory": False})) is None
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # is to be ignored, says the specification
-    assert serve.response_store(resolve(target, {})) == Path.home() / ".cache" / "dovetail" / "responses.db"
+    assert responses(resolve(target, {})) == Path.home() / ".cache" / "dovetail" / "responses.db"
 
     def homeless() -> Path:
         raise RuntimeError("no home folder")
 
     monkeypatch.setattr(Path, "home", homeless)
-    assert serve.response_store(resolve(target, {})) is None
+    assert responses(resolve(target, {})) is None

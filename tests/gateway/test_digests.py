@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.events import Call, Message
+from dovetail.formats.base import parameters_by_name
 from dovetail.gateway.records.record import digests_of_answer, digests_of_history
 
 ANSWER = Message("Hello.\n", "I think.", (Call("a:0", "f", '{"x": 1.0, "y": ["é", null]}'),))
@@ -89,7 +90,9 @@ def tool(properties: Any) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": properties}}}]
 
 
-DEFAULTS = tool({"x": {"type": "number"}, "all": {"type": "boolean", "default": False}, "n": {"default": 0}})
+DEFAULTS = parameters_by_name(
+    tool({"x": {"type": "number"}, "all": {"type": "boolean", "default": False}, "n": {"default": 0}})
+)
 
 
 @pytest.mark.parametrize(
@@ -147,16 +150,17 @@ def test_defaults_inside_of_arguments(arguments: str, same: bool) -> None:
     answer = Message("", "", (Call("functions.f:0", "f", NEST),))
     call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": arguments}}
     unchanged = digests_of_history(
-        {"role": "assistant", "content": "", "tool_calls": [call]}, NESTED
-    ) == digests_of_answer(answer, NESTED)
+        {"role": "assistant", "content": "", "tool_calls": [call]}, parameters_by_name(NESTED)
+    ) == digests_of_answer(answer, parameters_by_name(NESTED))
     assert unchanged == same
 
 
 @pytest.mark.parametrize("tools", [None, [], [{}], tool(None), tool({"all": True}), tool([]), [{"function": 3}]])
 def test_without_a_default_every_argument_counts(tools: Any) -> None:
+    schemas = parameters_by_name(tools)
     added = calls('{"x": 1.0, "y": ["é", null], "all": false}')
-    assert digests_of_history(added, tools) != digests_of_answer(ANSWER, tools)
-    assert digests_of_history(history(), tools) == digests_of_answer(ANSWER, tools)
+    assert digests_of_history(added, schemas) != digests_of_answer(ANSWER, schemas)
+    assert digests_of_history(history(), schemas) == digests_of_answer(ANSWER, schemas)
 
 
 @pytest.mark.slow
@@ -165,4 +169,4 @@ def test_a_long_default_is_compared_at_once() -> None:
     schema = {"properties": {"a": {"items": {"properties": {"x": {"default": "x" * 1_000_000}}}}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     message = calls(json.dumps({"a": [{"x": 0}] * 100_000}))
-    assert digests_of_history(message, tools) == digests_of_history(message)
+    assert digests_of_history(message, parameters_by_name(tools)) == digests_of_history(message)

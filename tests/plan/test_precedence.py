@@ -36,6 +36,7 @@ FILES = (
     "engine_log",
     "engine_api_key_file",
     "response_store",
+    "memory_store",
     "record",
 )
 CHECKPOINTS = ("target", "drafter", "tokenizer")

@@ -35,6 +35,7 @@ from dovetail.gateway import Settings, create_app
 from dovetail.gateway.bounded_file import FileLimits
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions, When
+from dovetail.gateway.settings import MEMORY_LIMITS
 from dovetail.gateway.turn.tools import shows_tools
 from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan
@@ -132,8 +133,10 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         salt_cache=plan.value("cache_salt") != "off",
         metrics_tools=bool(plan.value("metrics_tools")),
         metrics_apart=plan.value("metrics_port") is not None,
-        response_store=response_store(plan),
-        response_limits=response_limits(plan),
+        response_store=stored_at(plan, "response_store", "responses.db"),
+        response_limits=file_limits(plan, "response_store", FileLimits()),
+        memory=memory_file(plan),
+        memory_limits=file_limits(plan, "memory_store", MEMORY_LIMITS),
         recordings=recording_options(plan),
     )
     return create_app(engine, fmt, tokenizer, settings, telemetry(plan), inspect_routes(settings, tokenizer))
@@ -174,27 +177,33 @@ def queue_limits(plan: Plan) -> QueueLimits:
     return QueueLimits(running=None if batch is None else batch + max(2, batch // 4), **options)
 
 
-def response_store(plan: Plan) -> Path | None:
-    """The file in which responses are stored: the plan's, else one in the user's cache folder; None to store nothing.
+def stored_at(plan: Plan, option: str, name: str) -> Path | None:
+    """The file of a store: the one that `option` names, else `name` in the user's cache folder; None to store nothing.
 
     https://specifications.freedesktop.org/basedir-spec/latest/
     """
-    setting = plan.settings["response_store"]
+    setting = plan.settings[option]
     if setting.value is not None or setting.source != "default":
         return None if setting.value is None else Path(setting.value)
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
-        return (cache if cache.is_absolute() else Path.home() / ".cache") / "dovetail" / "responses.db"
+        return (cache if cache.is_absolute() else Path.home() / ".cache") / "dovetail" / name
     except RuntimeError:  # no home folder
         return None
 
 
-def response_limits(plan: Plan) -> FileLimits:
-    """The plan's limits of stored responses. What it does not set has the store's default."""
-    limits = {"entries": "response_store_count", "size": "response_store_size"}
-    options = {field: value for field, name in limits.items() if (value := plan.value(name)) is not None}
-    days = plan.value("response_store_age")
-    return FileLimits(**options, **({} if days is None else {"age": math.ceil(days * _SECONDS_OF_A_DAY)}))
+def memory_file(plan: Plan) -> Path | None:
+    """The file in which answers are kept; None to keep none."""
+    return None if plan.value("memory") is False else stored_at(plan, "memory_store", "memory.db")
+
+
+def file_limits(plan: Plan, option: str, default: FileLimits) -> FileLimits:
+    """The plan's limits of the store of `option`. What it does not set has the `default`."""
+    limits = {"entries": f"{option}_count", "size": f"{option}_size", "age": f"{option}_age"}
+    values = {field: value for field, name in limits.items() if (value := plan.value(name)) is not None}
+    if "age" in values:
+        values["age"] = math.ceil(values["age"] * _SECONDS_OF_A_DAY)
+    return msgspec.structs.replace(default, **values)
 
 
 def recording_options(plan: Plan) -> RecordingOptions | None:

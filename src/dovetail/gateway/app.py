@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -32,6 +33,7 @@ from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
 from dovetail.gateway.observe.capture import Captures
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Telemetry
+from dovetail.gateway.records.memory import Memory
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
@@ -67,7 +69,10 @@ def create_app(
     """The ASGI app in front of `engine`. Its lifespan starts the engine and stops it. `telemetry` gets a report of each
     request."""
     metrics = Metrics(engine.gauges, model=settings.served_model_name, tool_names=settings.metrics_tools)
-    runner = TurnRunner(engine, fmt, tokenizer, settings)
+    memory = None
+    if settings.memory is not None:
+        memory = Memory(settings.memory, settings.record_key, settings.memory_limits)
+    runner = TurnRunner(engine, fmt, tokenizer, settings, memory)
     bodies = Bodies(
         settings.max_body_bytes,
         settings.body_memory_bytes,
@@ -77,7 +82,10 @@ def create_app(
     captures = None if settings.recordings is None else Captures(settings.recordings, tokenizer)
     fetcher = PictureFetcher(settings.image_hosts, settings.picture_body_bytes)
     preparing, querying = FairThreads(_PREPARING, "dovetail-prepare"), FairThreads(_QUERYING, "dovetail-query")
-    serving = Serving(runner, settings, metrics, bodies, Draining(), admission, preparing, querying, captures, fetcher)
+    remembering = ThreadPoolExecutor(1, "dovetail-memory")
+    serving = Serving(
+        runner, settings, metrics, bodies, Draining(), admission, preparing, querying, captures, fetcher, remembering
+    )
     metrics.gauge("queued_requests", "Requests that wait for a place in the engine", lambda: admission.waiting)
     metrics.gauge(
         "queued_tokens",

@@ -15,6 +15,9 @@ from dovetail.gateway.turn.turn_request import TurnDefaults
 #: The longest name that an alias may stand for, in characters.
 _LONGEST_NAME = 256
 
+#: What memory keeps by default.
+MEMORY_LIMITS = FileLimits(entries=500_000, age=7 * 24 * 3600)
+
 
 class Settings(TurnDefaults, frozen=True, kw_only=True):
     """The gateway's settings: for turns, and for the server.
@@ -37,6 +40,8 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     the time of an answer tell nobody what others have asked.
 
     `response_store` is the file in which responses are stored (None: they are not), within `response_limits`.
+    `memory` is the file in which answers are kept for clients that return no record of them (None: they are not),
+    within `memory_limits`.
     `recordings` says where each request is recorded (None: it is not).
     """
 
@@ -57,6 +62,8 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     hosts: frozenset[str] | None = None
     response_store: Path | None = None
     response_limits: FileLimits = FileLimits()
+    memory: Path | None = None
+    memory_limits: FileLimits = MEMORY_LIMITS
     recordings: RecordingOptions | None = None
 
     def serves(self, name: str) -> bool:

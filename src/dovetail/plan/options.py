@@ -667,6 +667,29 @@ OPTIONS: tuple[Option, ...] = (
         "response_store_age", _Days | None, "days after which a stored response goes (default: 30)", metavar="DAYS"
     ),
     _serving(
+        "memory",
+        bool | None,
+        "keep the tokens of answers, and put them back into the history of clients that return no records (default: "
+        "yes)",
+    ),
+    _serving(
+        "memory_store",
+        _Text | None,
+        "file in which the tokens of answers are kept, or none (default: ~/.cache/dovetail/memory.db)",
+        metavar="FILE",
+        path="file",
+    ),
+    _serving(
+        "memory_store_count", _Count | None, "the most answers kept; then the oldest go (default: 500000)", metavar="N"
+    ),
+    _serving(
+        "memory_store_size",
+        _Bytes | None,
+        "the most bytes of kept answers; then the oldest go (default: 1 GiB)",
+        metavar="BYTES",
+    ),
+    _serving("memory_store_age", _Days | None, "days after which a kept answer goes (default: 7)", metavar="DAYS"),
+    _serving(
         "record",
         _Text | None,
         "folder in which each request is recorded, texts included, for `dovetail explain` (default: none)",

@@ -60,6 +60,7 @@ class ChatRequest(SamplingRequest, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    store: Any = None
     dovetail: Extension | None = None
     # Not supported: refused unless they have one of the values in `_UNSUPPORTED`.
     modalities: Any = None
@@ -241,5 +242,6 @@ def turn_request(request: ChatRequest, ignored: tuple[str, ...] = (), sees: Sees
         choices=request.n or 1,
         extension=request.dovetail or Extension(),
         pictures=tuple(found.taken) if found else (),
+        stores=request.store is not False,
     )
     return typed(turn)

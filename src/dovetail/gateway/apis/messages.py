@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from dovetail.errors import DovetailError
 from dovetail.gateway.apis.messages_blocks import Block, BlockEvent, Blocks, RedactedThinkingBlock
@@ -27,6 +28,7 @@ from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Speculation, s
 from dovetail.gateway.http.endpoint import Reply
 from dovetail.gateway.http.errors import anthropic_error_json
 from dovetail.gateway.limits.keys import Account
+from dovetail.gateway.records.memory import Tenant
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import PreparedTurn
@@ -77,8 +79,8 @@ class CountTokens:
         self.model = request.model
         self._prompt_request = prompt_request(request, sees)
 
-    def reply(self, runner: TurnRunner) -> Reply:
-        rendered = runner.render(self._prompt_request)
+    def reply(self, runner: TurnRunner, tenant: Tenant) -> Reply:
+        rendered = runner.render(replace(self._prompt_request, tenant=tenant))
         return Reply(msgspec.json.encode(TokenCount(len(rendered.ids))), rendered)
 
 

@@ -96,6 +96,7 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
     stream: bool | None = None
+    store: Any = None
 
     @property
     def sampling(self) -> Sampling:
@@ -140,6 +141,7 @@ def turn_request(request: MessagesRequest, ignored: tuple[str, ...] = (), sees: 
         sampling_fields=sampling_fields(request),
         max_tokens=request.max_tokens,
         stop=tuple(request.stop_sequences or ()),
+        stores=request.store is not False,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from dovetail.errors import InvalidRequest
 from dovetail.formats.prompts.history import Repair
@@ -17,6 +18,7 @@ from dovetail.gateway.apis.pictures import Sees, blind
 from dovetail.gateway.apis.request_body import decode_body
 from dovetail.gateway.http.endpoint import Reply
 from dovetail.gateway.limits.keys import Account
+from dovetail.gateway.records.memory import Tenant
 from dovetail.gateway.turn.raw_prompt import check_tokens
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn_request import RawPrompt, TurnRequest
@@ -54,8 +56,9 @@ class ChatRender:
         self._request = decode(body)
         self.model = self._request.model
 
-    def reply(self, runner: TurnRunner) -> Reply:
-        rendered = runner.render(turn_request(self._request, sees=lambda: runner.sees))
+    def reply(self, runner: TurnRunner, tenant: Tenant) -> Reply:
+        request = turn_request(self._request, sees=lambda: runner.sees)
+        rendered = runner.render(replace(request, tenant=tenant))
         shown = RenderedPrompt(
             self.model,
             rendered.prompt.text,
@@ -122,8 +125,8 @@ class Tokenize:
         check(request)
         return turn_request(request, sees=self._sees)
 
-    def reply(self, runner: TurnRunner) -> Reply:
-        rendered = runner.render(self._turn_request)
+    def reply(self, runner: TurnRunner, tenant: Tenant) -> Reply:
+        rendered = runner.render(replace(self._turn_request, tenant=tenant))
         strings = self._request.return_token_strs
         shown = Tokens(
             len(rendered.ids),
@@ -142,7 +145,7 @@ class Detokenize:
         self.model = request.model
         self._tokens = request.tokens
 
-    def reply(self, runner: TurnRunner) -> Reply:
+    def reply(self, runner: TurnRunner, tenant: Tenant) -> Reply:
         check_tokens(self._tokens, runner.tokenizer, "tokens")
         return Reply(msgspec.json.encode(Detokenized(runner.tokenizer.decode(self._tokens))))
 

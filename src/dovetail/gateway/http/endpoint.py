@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from dovetail.completion import Picture
 from dovetail.errors import ContextExceeded, InvalidRequest
+from dovetail.gateway.bounded_file import owner_named, owner_of
 from dovetail.gateway.http.errors import unknown_model
 from dovetail.gateway.http.picture_fetch import PictureFetcher
 from dovetail.gateway.http.response import (
@@ -32,6 +34,7 @@ from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
 from dovetail.gateway.observe.capture import Captures
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Api, RequestReport
+from dovetail.gateway.records.memory import Tenant
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.picture_files import undecodable
@@ -48,7 +51,7 @@ class Serving(NamedTuple):
     """What the endpoints of one server share. `captures` is None where no request is recorded.
 
     `preparing`: the threads that prepare turns. `querying`: those for queries, so that a long text to tokenize delays
-    no turn.
+    no turn. `remembering` has the thread that keeps answers, which may have to wait for the disk.
     """
 
     runner: TurnRunner
@@ -61,6 +64,7 @@ class Serving(NamedTuple):
     querying: FairThreads
     captures: Captures | None
     pictures: PictureFetcher
+    remembering: Executor
 
 
 class Exchange(Protocol):
@@ -150,6 +154,7 @@ class Endpoint:
         """Run the turn: the one loop over its steps."""
         steps_taken: list[Step] = []
         running = len(turn.choices)
+        concludes = exchange.concludes or turn.request.place is not None
         async with AsyncExitStack() as stack:
             send_step = await stack.enter_async_context(response)
             if (account := account_of(scope)) is not None:
@@ -163,7 +168,7 @@ class Endpoint:
                 for observer in observers:
                     observer.step(step)
                 running -= step.finish is not None
-                if exchange.concludes:
+                if concludes:
                     steps_taken.append(step)
                     if not running:
                         await self._conclude(exchange, turn, steps_taken)
@@ -186,7 +191,12 @@ class Endpoint:
             raise damaged from error
 
     async def _conclude(self, exchange: Exchange, turn: PreparedTurn, steps: Sequence[Step]) -> None:
-        await asyncio.to_thread(exchange.conclude, turn, steps)
+        """Do what takes long at the end of an answer: the exchange's own work, and what the server remembers."""
+        if turn.request.place is not None:
+            remember = functools.partial(self._serving.runner.remember, turn, steps)
+            await asyncio.get_running_loop().run_in_executor(self._serving.remembering, remember)
+        if exchange.concludes:
+            await asyncio.to_thread(exchange.conclude, turn, steps)
 
     @asynccontextmanager
     async def _admitted(self, turn: PreparedTurn, client: str) -> AsyncIterator[None]:
@@ -212,7 +222,9 @@ class Endpoint:
         exchange = self._read(body, account)
         report.model, report.streams = exchange.model, exchange.streams
         check_model(exchange.model, self._serving.settings, account)
-        exchange.turn_request = self._salted(exchange.turn_request, cache_salt(body), account)
+        salt = cache_salt(body)
+        tenant = tenant_of(self._serving.settings, account, salt)
+        exchange.turn_request = replace(self._salted(exchange.turn_request, salt, account), tenant=tenant)
         return exchange
 
     def _salted(self, request: TurnRequest, salt: str | None, account: Account | None) -> TurnRequest:
@@ -250,8 +262,8 @@ class Query(Protocol):
     @property
     def model(self) -> str | None: ...
 
-    def reply(self, runner: TurnRunner) -> Reply:
-        """The response. Runs in a thread; raises `InvalidRequest` or `RenderError`."""
+    def reply(self, runner: TurnRunner, tenant: Tenant) -> Reply:
+        """The response, with the answers of `tenant`. Runs in a thread; raises `InvalidRequest` or `RenderError`."""
 
 
 class QueryEndpoint:
@@ -281,7 +293,7 @@ class QueryEndpoint:
         check_count(data, settings.max_messages)
         query = self._read(data, account)
         check_model(query.model or settings.served_model_name, settings, account)
-        return query.reply(self._serving.runner)
+        return query.reply(self._serving.runner, tenant_of(settings, account, cache_salt(data)))
 
 
 def check_model(name: str, settings: Settings, account: Account | None) -> None:
@@ -297,6 +309,12 @@ def account_of(scope: Scope) -> Account | None:
     """The account of the named key that the request came with; None if it came with no such key."""
     account: Account | None = scope.get("account")
     return account
+
+
+def tenant_of(settings: Settings, account: Account | None, salt: str | None = None) -> Tenant:
+    """Whose answers are stored: those of the named key, or of the single one, apart by the `salt` of a request."""
+    owner = owner_of(settings.api_key) if account is None else owner_named(account.name)
+    return Tenant(owner, salt or "")
 
 
 def client_of(scope: Scope) -> str:

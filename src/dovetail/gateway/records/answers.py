@@ -22,19 +22,21 @@ import msgspec
 
 from dovetail.custom_tools import with_functions
 from dovetail.events import Message, fold
-from dovetail.formats.base import Tools
-from dovetail.formats.parts import PICTURES
+from dovetail.formats.base import Tools, parameters_by_name
 from dovetail.formats.prompts.history import Repair
 from dovetail.formats.prompts.splicing import Spelling
+from dovetail.gateway.records import memory
 from dovetail.gateway.records.record import (
     KINDS,
     Open,
     Record,
     RecordRefused,
+    Schemas,
     Sealer,
     digest_of_pictures,
     digests_of_answer,
     digests_of_history,
+    picture_numbers,
 )
 from dovetail.reading import Reader
 from dovetail.tokens import Segment, Tokenizer
@@ -56,26 +58,26 @@ def recorded_answers(
     records: dict[int, Record] = {}
     reports: list[Repair] = []
     before: list[int] = []
+    schemas: Schemas | None = None
     for i, message in enumerate(with_functions(messages)):
         before += picture_numbers(message)
         extension = message.get("dovetail")
-        if not isinstance(extension, Mapping) or extension.get("record") in (None, ""):
+        if not isinstance(extension, Mapping):
             continue
+        forgotten = extension.get("forgotten")
+        if isinstance(forgotten, str) and forgotten in memory.KINDS:
+            reports.append(Repair(forgotten, f"messages[{i}]", memory.KINDS[forgotten]))
+        if extension.get("record") in (None, ""):
+            continue
+        schemas = parameters_by_name(tools) if schemas is None else schemas
         try:
-            records[i] = _record(message, extension["record"], tools, sealer, [pictures[number] for number in before])
+            records[i] = _record(message, extension["record"], schemas, sealer, [pictures[number] for number in before])
         except RecordRefused as refused:
             reports.append(Repair(refused.kind, f"messages[{i}].dovetail.record", KINDS[refused.kind]))
     return records, reports
 
 
-def picture_numbers(message: Mapping[str, Any]) -> list[int]:
-    """The numbers of the pictures in `message`."""
-    content = message.get("content")
-    parts = content if isinstance(content, list | tuple) else ()
-    return [part["number"] for part in parts if part["type"] in PICTURES]
-
-
-def _record(message: Mapping[str, Any], text: Any, tools: Tools, sealer: Sealer, pictures: Sequence[str]) -> Record:
+def _record(message: Mapping[str, Any], text: Any, schemas: Schemas, sealer: Sealer, pictures: Sequence[str]) -> Record:
     """The record in `text`. Raises `RecordRefused` if it does not count.
 
     `pictures`: the digests of those before the message.
@@ -85,7 +87,7 @@ def _record(message: Mapping[str, Any], text: Any, tools: Tools, sealer: Sealer,
     record = sealer.open(text)
     if message["role"] != "assistant":
         raise RecordRefused("record_changed")
-    answer, reasoning = digests_of_history(message, tools)
+    answer, reasoning = digests_of_history(message, schemas)
     if answer != record.message or reasoning not in (b"", record.reasoning):
         raise RecordRefused("record_changed")
     if record.pictures != digest_of_pictures(pictures):
@@ -206,7 +208,7 @@ class AnswerRecorder:
         segments = [*self._text(start.ids), *segments]
         new_reader = functools.partial(self._new_reader, choice, start.in_reasoning)
         answer, left_open = _read(new_reader, segments, "length" if end is None else "stop")
-        message, reasoning = digests_of_answer(answer, self._tools)
+        message, reasoning = digests_of_answer(answer, parameters_by_name(self._tools))
         whole = (*start.ids, *spelling)
         pictures = digest_of_pictures(self._pictures)
         record = Record(whole, end is not None, left_open, tuple(start.opening), message, reasoning, pictures)

@@ -11,6 +11,7 @@ import binascii
 import functools
 import hashlib
 import hmac
+import itertools
 import json
 import re
 import zlib
@@ -21,7 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from dovetail.events import Call, Message
-from dovetail.formats.base import Tools, parameters_by_name
+from dovetail.formats.parts import PICTURES
 from dovetail.formats.prompts.history import REASONING_FIELDS
 from dovetail.tokens import Tokenizer
 
@@ -51,6 +52,13 @@ _ENDED, _REASONED, _IN_CONTENT, _IN_REASONING, _SEES = 1, 2, 4, 8, 16
 _FLAGS = 1 + _DIGEST_BYTES
 _HEAD = _FLAGS + 1 + _DIGEST_BYTES
 _MAX_LENGTH = (_TOKEN_BYTES * MAX_TOKENS + 256) * 4 // 3 + 4  # characters
+
+#: The schema of each tool's parameters, by the tool's name.
+Schemas = Mapping[str, Any]
+_NO_SCHEMAS: Schemas = MappingProxyType({})
+#: Digests of messages by those of their exact spelling: a history repeats messages in every request.
+_KNOWN: dict[bytes, bytes] = {}
+_MOST_KNOWN = 64 * 1024
 
 #: What the answer's end left open, in which a text may go on; "markup" if that is neither content nor reasoning.
 Open = Literal["content", "reasoning", "markup"]
@@ -93,7 +101,7 @@ class Sealer:
 
     def __init__(self, key: bytes, model: bytes, vocab_size: int) -> None:
         self._key = key
-        self._model = model
+        self.model = model
         self._vocab_size = vocab_size
 
     def seal(self, record: Record) -> str:
@@ -103,7 +111,7 @@ class Sealer:
         flags = _ENDED * record.ended | _REASONED * bool(record.reasoning)
         flags |= _IN_CONTENT * (record.open == "content") | _IN_REASONING * (record.open == "reasoning")
         flags |= _SEES * bool(record.pictures)
-        head = _VERSION + self._model + bytes((flags,)) + record.message + record.reasoning + record.pictures
+        head = _VERSION + self.model + bytes((flags,)) + record.message + record.reasoning + record.pictures
         body = head + _packed((len(record.opening), *record.opening, *record.ids))
         return base64.b64encode(body + self._tag(body)).decode()
 
@@ -112,7 +120,7 @@ class Sealer:
         body = self._authentic(text)
         if len(body) < _HEAD:
             raise RecordRefused("record_invalid")
-        if body[1:_FLAGS] != self._model:
+        if body[1:_FLAGS] != self.model:
             raise RecordRefused("record_foreign")
         flags = body[_FLAGS]
         reasoning_end = _HEAD + (_DIGEST_BYTES if flags & _REASONED else 0)
@@ -198,30 +206,35 @@ def _number(word: bytes) -> int:
 
 # -- digests of a message ---------------------------------------------------------------------------------------------
 #
-# They show whether a history still has it as it was sent. What clients change without meaning to does not count:
-# surrounding whitespace, content as a string or as parts, null for empty text, how the arguments of a call are written
-# as JSON (spaces, escapes, the order of keys, 1.0 for 1), and arguments that have the default of the tool's schema
-# (claude-code adds those that the model left out).
+# They show whether a history still has it as it was sent. What clients change without meaning to does not count: white
+# space, content as a string or as parts, null for empty text, how the arguments of a call are written as JSON (spaces,
+# escapes, the order of keys, 1.0 for 1), and arguments that have the default of the tool's schema (claude-code adds
+# those that the model left out).
 
 
-def digests_of_answer(answer: Message, tools: Tools = None) -> tuple[bytes, bytes]:
+def digests_of_answer(answer: Message, schemas: Schemas = _NO_SCHEMAS) -> tuple[bytes, bytes]:
     """The digests of an answer's content and calls, and of its reasoning (b"" if there is none).
 
-    `tools`: the request's, whose schemas have the defaults.
+    `schemas`: those of the request's tools by their names, which have the defaults.
     """
-    return _digest(_shown(answer.content, answer.calls, tools)), _digest_of_reasoning(answer.reasoning)
+    return _digest_of_shown(answer.content, answer.calls, schemas), _digest_of_reasoning(answer.reasoning)
 
 
-def digests_of_history(message: Mapping[str, Any], tools: Tools = None) -> tuple[bytes, bytes]:
+def digests_of_history(message: Mapping[str, Any], schemas: Schemas = _NO_SCHEMAS) -> tuple[bytes, bytes]:
     """The same of a message in a history, which is well formed."""
+    reasoning = (message.get(field) for field in REASONING_FIELDS)
+    return digest_of_shown(message, schemas), _digest_of_reasoning(
+        next((text for text in reasoning if isinstance(text, str) and text), "")
+    )
+
+
+def digest_of_shown(message: Mapping[str, Any], schemas: Schemas) -> bytes:
+    """The digest of content and calls of a message in a history."""
     calls = [
         Call(call["id"], call["function"]["name"], call["function"]["arguments"])
         for call in message.get("tool_calls") or ()
     ]
-    reasoning = (message.get(field) for field in REASONING_FIELDS)
-    return _digest(_shown(_text(message.get("content")), calls, tools)), _digest_of_reasoning(
-        next((text for text in reasoning if isinstance(text, str) and text), "")
-    )
+    return _digest_of_shown(text_of(message.get("content")), calls, schemas)
 
 
 def digest_of_pictures(sha256s: Iterable[str]) -> bytes:
@@ -238,18 +251,40 @@ def _digest(value: Any) -> bytes:
     return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).digest()[:_DIGEST_BYTES]
 
 
-def _shown(content: str, calls: Sequence[Call], tools: Tools) -> list[Any]:
-    schemas = parameters_by_name(tools) if calls else {}
-    return [
-        content.strip(),
-        [[call.id, call.name, _arguments(call.arguments, schemas.get(call.name))] for call in calls],
-    ]
+def _digest_of_shown(content: str, calls: Sequence[Call], schemas: Schemas) -> bytes:
+    exact = hashlib.blake2b(digest_size=16)
+    for text in (content, *itertools.chain.from_iterable(_spelled(call, schemas.get(call.name)) for call in calls)):
+        data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+        exact.update(b"%d:" % len(data))
+        exact.update(data)
+    known = _KNOWN.get(exact.digest())
+    if known is None:
+        shown = [[call.id, call.name, _arguments(call.arguments, schemas.get(call.name))] for call in calls]
+        known = _digest([" ".join(content.split()), shown])
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[exact.digest()] = known
+    return known
 
 
-def _text(content: Any) -> str:
+def _spelled(call: Call, schema: Any) -> tuple[str | bytes, ...]:
+    """Everything of a call on which its digest depends."""
+    arguments = call.arguments if isinstance(call.arguments, str) else b"object" + msgspec.json.encode(call.arguments)
+    return call.id, call.name, arguments, msgspec.json.encode(schema)
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: a string, parts, or null."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part["text"] for part in content if part["type"] == "text")
+
+
+def picture_numbers(message: Mapping[str, Any]) -> list[int]:
+    """The numbers of the pictures in `message`."""
+    content = message.get("content")
+    parts = content if isinstance(content, list | tuple) else ()
+    return [part["number"] for part in parts if part["type"] in PICTURES]
 
 
 def _arguments(arguments: Any, schema: Any) -> Any:

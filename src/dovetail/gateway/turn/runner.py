@@ -10,26 +10,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 
 import msgspec
 
 from dovetail.completion import Engine, Picture
 from dovetail.conversation import Tools
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
+from dovetail.events import CallStart
 from dovetail.formats import turn as formats
 from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import UNMARKED_CALL, Repair
+from dovetail.gateway.bounded_file import StoreError
 from dovetail.gateway.records.answers import (
     AnswerRecorder,
     AnswerStart,
     Signatures,
-    picture_numbers,
     recorded_answers,
     spelling,
 )
-from dovetail.gateway.records.record import Sealer, model_digest
+from dovetail.gateway.records.memory import Memory
+from dovetail.gateway.records.record import Sealer, model_digest, picture_numbers
 from dovetail.gateway.turn.continuation import Continuation
 from dovetail.gateway.turn.guards import AnswerGuards, must_speak
 from dovetail.gateway.turn.logprobs import Speller
@@ -65,13 +67,16 @@ _MAXIMUM = "This model's maximum context length is {} tokens"
 class TurnRunner:
     """Runs turns for one model: its format, its tokenizer, and the engine that completes its prompts."""
 
-    def __init__(self, engine: Engine, fmt: Format, tokenizer: Tokenizer, defaults: TurnDefaults) -> None:
+    def __init__(
+        self, engine: Engine, fmt: Format, tokenizer: Tokenizer, defaults: TurnDefaults, memory: Memory | None = None
+    ) -> None:
         self._engine = engine
         self._format = fmt
         self._tokenizer = tokenizer
         self._defaults = defaults
         self._speller = Speller(tokenizer)
         self._signatures = Signatures(defaults.record_key)
+        self._memory = memory
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -118,7 +123,7 @@ class TurnRunner:
                 raise InvalidRequest("this server does not let requests switch its gate off", param="dovetail.gate")
             if self._defaults.fixed_sampling is not None:
                 request = fixed(request, self._defaults.fixed_sampling)
-            request = request.for_template(self._format.template_options)
+            request = self._recalled(request.for_template(self._format.template_options))
             request = truncated(request, self._has_room) if request.truncate else request
             return self._prepare(request, recorded)
 
@@ -132,10 +137,42 @@ class TurnRunner:
                 (raw,) = request.prompts
                 return Rendered(request, prompt_of(raw, self._tokenizer), ids_of(raw, self._tokenizer), ())
             declared_tools(request, self._format)  # refuses the tools that `prepare` refuses
-            request = request.for_template(self._format.template_options)
+            request = self._recalled(request.for_template(self._format.template_options))
             written = self._written(request)
             ids = tuple(written.prompt.ids(self._tokenizer))
             return Rendered(request, written.prompt, ids, self._reports(request, written))
+
+    def _recalled(self, request: TurnRequest) -> TurnRequest:
+        """`request` with the records of those of its answers that memory knows, and the place of the next answer."""
+        if self._memory is None or request.tenant is None or request.prompts or request.extension.memory is False:
+            return request
+        with request.trace.stage("repair"):
+            recalled = self._memory.recall(
+                request.messages,
+                request.tools,
+                request.tenant,
+                self._sealer.model,
+                request.picture_digests,
+                continues=request.continue_final_message,
+            )
+        place = recalled.place if request.stores else None
+        return msgspec.structs.replace(request, messages=recalled.messages, place=place)
+
+    def remember(self, turn: PreparedTurn, steps: Sequence[Step]) -> None:
+        """Keep the answers of `turn`, whose `steps` are there, if it asks for that. Takes as long as their records, and
+        may wait for the disk."""
+        tenant, place = turn.request.tenant, turn.request.place
+        if self._memory is None or tenant is None or place is None:
+            return
+        for choice in range(len(turn.choices)):
+            taken = [step for step in steps if step.choice == choice]
+            record = turn.record(choice, [token for step in taken for token in step.ids])
+            if not record:
+                continue
+            calls = [event.id for step in taken for event in step.events if isinstance(event, CallStart)]
+            with suppress(StoreError):  # the file has logged it
+                shown = self._sealer.open(record).message
+                self._memory.keep(record, shown, calls, tenant, self._sealer.model, place)
 
     def _has_room(self, request: TurnRequest) -> bool:
         """Whether `request` leaves a quarter of the context for the answer, or what the answer may have at most."""

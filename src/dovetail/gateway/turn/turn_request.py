@@ -22,6 +22,7 @@ from dovetail.formats.answers.tool_choice import Strict, requires_call
 from dovetail.formats.efforts import budget_of
 from dovetail.formats.prompts.history import KINDS, Repair
 from dovetail.gateway.records.answers import SignedReasoning
+from dovetail.gateway.records.memory import Tenant
 from dovetail.gateway.turn.picture_files import RemotePicture
 from dovetail.gateway.turn.trace import Trace
 from dovetail.reading import OnMalformedCall
@@ -99,6 +100,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `gate`: false lets the engine draft `draft_tokens` in each step, whatever its gate would choose.
     `record`: whether the answer comes with its record. `recording`: whether the request is recorded in a file.
+    `memory`: false keeps nothing of the answer, and puts no earlier answer back.
     `on_malformed_call`: see `Format.reader`. `silent`: whether the answer may end without content and calls.
     `loops`: what becomes of an answer that repeats itself.
     """
@@ -110,6 +112,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     return_token_ids: bool | None = None
     record: bool | None = None
     recording: bool | None = None
+    memory: bool | None = None
     reasoning_budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
     on_malformed_call: OnMalformedCall | None = None
     silent: bool | None = None
@@ -173,6 +176,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     `cache_salt`: see `Completion`. `signed`: reasoning of the history with its signatures, which are checked. `trace`
     times the stages of the turn.
     `pictures`: a part of a message with the type "image" has the `number` of one.
+    `tenant`: whose answers are put back into the history, and kept if `stores` (None: nobody's). `place`: the place of
+    the answer in memory (None: it is not kept).
     """
 
     id: str
@@ -210,6 +215,9 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None
     choices: int = 1
     signed: tuple[SignedReasoning, ...] = ()
+    tenant: Tenant | None = None
+    stores: bool = True
+    place: bytes | None = None
     pictures: tuple[Picture | RemotePicture, ...] = ()
     extension: Extension = Extension()
     field_names: FieldNames = FieldNames()

@@ -8,6 +8,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -20,11 +21,12 @@ from dovetail.gateway.apis.responses.exchange import CompactExchange, ResponsesE
 from dovetail.gateway.apis.responses.request import InputTokensRequest
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
 from dovetail.gateway.bounded_file import StoreError, owner_named, owner_of
-from dovetail.gateway.http.endpoint import Endpoint, Exchange, QueryEndpoint, Reply, Serving, account_of
+from dovetail.gateway.http.endpoint import Endpoint, Exchange, QueryEndpoint, Reply, Serving, account_of, tenant_of
 from dovetail.gateway.http.response import EVENT_STREAM_HEADERS
 from dovetail.gateway.limits.bodies import Body
 from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.observe.request_report import RequestReport
+from dovetail.gateway.records.memory import Tenant
 from dovetail.gateway.records.sealed_text import SealedText
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
@@ -48,8 +50,7 @@ def responses_routes(serving: Serving) -> list[Route]:
         exchange: Callable[..., T],
     ) -> Callable[[bytes, Account | None], T]:
         def make(body: bytes, account: Account | None) -> T:
-            owner = owner_of(settings.api_key) if account is None else owner_named(account.name)
-            summaries = SealedText(settings.record_key, owner)
+            summaries = SealedText(settings.record_key, tenant_of(settings, account).owner)
             size = max(settings.max_body_bytes, serving.runner.if_it_sees(settings.picture_body_bytes))
             return exchange(body, store_of(store, account), size, summaries, sees=lambda: serving.runner.sees)
 
@@ -119,8 +120,8 @@ class InputTokens:
         self.model = exchange.model or None
         self._turn_request = exchange.turn_request
 
-    def reply(self, runner: TurnRunner) -> Reply:
-        rendered = runner.render(self._turn_request)
+    def reply(self, runner: TurnRunner, tenant: Tenant) -> Reply:
+        rendered = runner.render(replace(self._turn_request, tenant=tenant))
         return Reply(msgspec.json.encode(InputTokenCount(len(rendered.ids))), rendered)
 
 

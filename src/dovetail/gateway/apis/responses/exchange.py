@@ -108,6 +108,7 @@ class ResponsesExchange:
             extension=request.dovetail or Extension(),
             field_names=names,
             pictures=tuple(conversation.pictures.taken),
+            stores=request.store is not False and not self._compacts,
         )
         with names.in_errors():
             return typed(asking(turn) if self._compacts else turn)

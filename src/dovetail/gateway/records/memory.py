@@ -1,0 +1,224 @@
+"""The records of answers, kept by the server and found again by what clients return, for clients that return no record.
+
+A record is kept under keyed digests of the conversation before the answer, of what the client was sent of the answer,
+and of the ids of its calls. A turn that comes back unchanged and without a record gets its record: from there on it
+is as if the client had returned it. docs/memory.md says what counts as unchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from dovetail.custom_tools import with_functions
+from dovetail.formats.base import Tools, parameters_by_name
+from dovetail.gateway.bounded_file import BoundedFile, FileLimits, StoreError, Table
+from dovetail.gateway.records.record import digest_of_shown, picture_numbers, text_of
+
+#: Why a turn that memory knows gets no record.
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "memory_changed": "an answer was remembered here, and this is another text: it is rendered as it is",
+        "memory_ambiguous": "answers with this text and other tokens were remembered here: it is rendered as it is",
+    }
+)
+MemoryKind = Literal["memory_changed", "memory_ambiguous"]
+
+#: `place`: the conversation before the answer. `name`: the first of its calls, if this server gave that its id.
+#: `turn`: either of them with the message.
+_TABLE = Table(
+    "answers",
+    "place BLOB NOT NULL, name BLOB, turn BLOB NOT NULL, record TEXT NOT NULL",
+    indexes=("place", "name", "turn"),
+)
+_DIGEST_BYTES = 16
+#: An id that this server gave to a call: 64 random bits, which no other answer has.
+_OWN_ID = re.compile(r"call_[0-9a-f]{16}_[0-9_]+")
+#: Two answers with one text and other tokens are enough to know that there is more than one.
+_MOST_ALIKE = 2
+#: Parameters of a query; SQLite before 3.32 takes 999.
+_MOST_PARAMETERS = 900
+
+
+class Tenant(NamedTuple):
+    """Whose answers: what stands for the API key in the file, and the salt of the request ("": none)."""
+
+    owner: str
+    salt: str = ""
+
+
+class Recalled(NamedTuple):
+    """A history in which the turns that memory knows have their records.
+
+    `place`: the place of the answer that comes next. `restored`: how many turns got a record.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    place: bytes
+    restored: int
+
+
+class _Turn(NamedTuple):
+    """A turn without a record: its number, and the digests under which its answer would be kept."""
+
+    number: int
+    place: bytes
+    name: bytes | None
+    turn: bytes
+
+
+class Memory:
+    """The answers of all tenants in the file at `path`. `key`: the server's secret. Calls block: see `BoundedFile`."""
+
+    def __init__(self, path: Path, key: bytes, limits: FileLimits | None = None) -> None:
+        self._file = BoundedFile(path, _TABLE, limits=limits)
+        self._key = key
+
+    def recall(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Tools,
+        tenant: Tenant,
+        model: bytes,
+        pictures: Sequence[str] = (),
+        *,
+        continues: bool = False,
+    ) -> Recalled:
+        """`messages` with the records of their unchanged answers.
+
+        `model`: the digest of the model (`model_digest`). `pictures`: the digests of the pictures, by number.
+        `continues`: the next answer goes on with the last message.
+        """
+        digests = _Digests(self._key, tenant, model)
+        turns, places = digests.of(messages, tools, pictures)
+        place = places[-2 if continues else -1]
+        try:
+            found, known = self._file.of(tenant.owner).read(_Lookup(turns, self._file.oldest)) if turns else ({}, set())
+        except StoreError:  # the file has logged it
+            found, known = {}, set()
+        changed = list(messages)
+        restored = 0
+        for turn in turns:
+            records = found.get(turn.turn, ())
+            restored += len(records) == 1
+            if len(records) == 1:
+                changed[turn.number] = _extended(messages[turn.number], record=next(iter(records)))
+            elif records or turn.place in known or turn.name in known:
+                kind = "memory_ambiguous" if records else "memory_changed"
+                changed[turn.number] = _extended(messages[turn.number], forgotten=kind)
+        return Recalled(changed, place, restored)
+
+    def keep(self, record: str, shown: bytes, calls: Iterable[str], tenant: Tenant, model: bytes, place: bytes) -> None:
+        """Keep `record` of an answer at `place`. Raises `StoreError`.
+
+        `shown`: the digest of what the client was sent. `calls`: the ids of its calls.
+        """
+        digests = _Digests(self._key, tenant, model)
+        name = digests.name(calls)
+        turn = digests.turn(place, name, shown)
+        entry = {"place": place, "name": name, "turn": turn, "record": record}
+
+        def make_unique(connection: sqlite3.Connection) -> None:
+            alike = connection.execute("SELECT rowid, record FROM answers WHERE turn = ? ORDER BY rowid", (turn,))
+            rows = alike.fetchall()
+            old = [row for row, text in rows if text == record] or [row for row, _ in rows[: 1 - _MOST_ALIKE]]
+            connection.executemany("DELETE FROM answers WHERE rowid = ?", [(row,) for row in old])
+
+        self._file.of(tenant.owner).put(entry, len(record) + 4 * _DIGEST_BYTES, make_unique)
+
+    def close(self) -> None:
+        """Close the file. The next call opens it again."""
+        self._file.close()
+
+
+class _Digests:
+    """The digests of one tenant's conversations with one model."""
+
+    def __init__(self, key: bytes, tenant: Tenant, model: bytes) -> None:
+        whose = b"%d:%b%b" % (len(tenant.owner), tenant.owner.encode(), tenant.salt.encode())
+        self._key = hmac.digest(key, b"dovetail memory\0" + model + whose, hashlib.sha256)
+
+    def of(
+        self, messages: Sequence[Mapping[str, Any]], tools: Tools, pictures: Sequence[str]
+    ) -> tuple[list[_Turn], list[bytes]]:
+        """The turns without a record, and the place of each message and of the next one."""
+        schemas = parameters_by_name(tools)
+        turns, places = [], [self._digest(b"begin")]
+        for number, message in enumerate(with_functions(messages)):
+            place = places[-1]
+            if message["role"] == "assistant":
+                shown = digest_of_shown(message, schemas)
+                if not _has_record(message):
+                    name = self.name(call["id"] for call in message.get("tool_calls") or ())
+                    turns.append(_Turn(number, place, name, self.turn(place, name, shown)))
+                places.append(self._digest(b"answer", place, shown))
+            else:
+                seen = (pictures[each].encode() for each in picture_numbers(message))
+                texts = (
+                    message["role"],
+                    str(message.get("tool_call_id") or ""),
+                    text_of(message.get("content")).strip(),
+                )
+                said = (text.encode("utf-8", "surrogatepass") for text in texts)
+                places.append(self._digest(b"message", place, *said, *seen))
+        return turns, places
+
+    def name(self, calls: Iterable[str]) -> bytes | None:
+        """The digest of the first of `calls`; None if this server did not give it its id."""
+        first = next(iter(calls), None)
+        return self._digest(b"call", first.encode()) if first is not None and _OWN_ID.fullmatch(first) else None
+
+    def turn(self, place: bytes, name: bytes | None, shown: bytes) -> bytes:
+        """The digest of an answer: an id of this server names it wherever it stands, else its place does."""
+        return self._digest(b"turn", place if name is None else name, shown)
+
+    def _digest(self, *parts: bytes) -> bytes:
+        digest = hashlib.blake2b(key=self._key, digest_size=_DIGEST_BYTES)
+        for part in parts:
+            digest.update(b"%d:" % len(part))
+            digest.update(part)
+        return digest.digest()
+
+
+class _Lookup:
+    """Reads the records of `turns`, and which places and names of the other turns are known."""
+
+    def __init__(self, turns: Sequence[_Turn], oldest: int) -> None:
+        self._turns = turns
+        self._oldest = oldest
+
+    def __call__(self, connection: sqlite3.Connection) -> tuple[dict[bytes, set[str]], set[bytes | None]]:
+        found: dict[bytes, set[str]] = {}
+        for turn, record in self._select(connection, "turn, record", "turn", {each.turn for each in self._turns}):
+            found.setdefault(turn, set()).add(record)
+        others = [each for each in self._turns if each.turn not in found]
+        known: set[bytes | None] = set()
+        for column, digests in (("place", {each.place for each in others}), ("name", {each.name for each in others})):
+            digests.discard(None)
+            known.update(row[0] for row in self._select(connection, f"DISTINCT {column}", column, digests))
+        return found, known
+
+    def _select(
+        self, connection: sqlite3.Connection, columns: str, column: str, digests: set[Any]
+    ) -> Iterator[tuple[Any, ...]]:
+        wanted = [*digests]
+        for at in range(0, len(wanted), _MOST_PARAMETERS):
+            part = wanted[at : at + _MOST_PARAMETERS]
+            places = ", ".join("?" * len(part))
+            query = f"SELECT {columns} FROM answers WHERE {column} IN ({places}) AND created > ?"
+            yield from connection.execute(query, (*part, self._oldest))
+
+
+def _has_record(message: Mapping[str, Any]) -> bool:
+    extension = message.get("dovetail")
+    return isinstance(extension, Mapping) and extension.get("record") not in (None, "")
+
+
+def _extended(message: Mapping[str, Any], **fields: str) -> Mapping[str, Any]:
+    return {**message, "dovetail": fields}
