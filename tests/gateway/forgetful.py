@@ -16,8 +16,7 @@ from typing import Any
 
 from dovetail.events import Call, Message
 from dovetail.formats.base import parameters_by_name
-from dovetail.gateway.records.memory import Memory, Tenant
-from dovetail.gateway.records.record import digests_of_answer
+from dovetail.gateway.records.memory import Memory, Tenant, digest_of_turn
 
 _ALL = {"type": "boolean", "default": False}
 TOOLS: Any = [
@@ -124,7 +123,7 @@ class World:
         calls = sent.get("tool_calls", [])
         record = f"{plain(sent, history.pictures)} {answer.reasoning} in tokens {rng.randint(0, 1)}"
         recalled = self.memory.recall(history.messages, TOOLS, history.tenant, history.model, history.pictures)
-        shown, _ = digests_of_answer(answer, parameters_by_name(TOOLS))
+        shown = digest_of_turn(answer.content, answer.calls, parameters_by_name(TOOLS))
         ids = [call["id"] for call in calls]
         self.memory.keep(record, shown, ids, history.tenant, history.model, recalled.place)
         first = ids[0] if ids and ids[0].startswith("call_") else None
@@ -183,9 +182,16 @@ class World:
         return next(iter(records)) if len(records) == 1 else None
 
     def recalled(self, history: History) -> list[str | None]:
-        """The records that memory puts back."""
+        """The records that memory puts back. Their calls have the ids that they had, and so have their results."""
         recalled = self.memory.recall(history.messages, TOOLS, history.tenant, history.model, history.pictures)
-        return [(message.get("dovetail") or {}).get("record") for message in recalled.messages]
+        records = [(message.get("dovetail") or {}).get("record") for message in recalled.messages]
+        for before, after, record in zip(history.messages, recalled.messages, records, strict=True):
+            ids = [call["id"] for call in after.get("tool_calls") or ()]
+            if record is None:
+                assert ids == [call["id"] for call in before.get("tool_calls") or ()]
+            else:
+                assert ids in [[call.id for call in each.answer.calls] for each in self.kept if each.record == record]
+        return records
 
 
 def plain(message: Mapping[str, Any], pictures: Sequence[str]) -> Any:
@@ -195,12 +201,16 @@ def plain(message: Mapping[str, Any], pictures: Sequence[str]) -> Any:
     text = "".join(part["text"] for part in parts if part["type"] == "text")
     if message["role"] == "assistant":
         calls = [
-            [call["id"], call["function"]["name"], _arguments(call["function"]["arguments"])]
+            [plain_id(call["id"]), call["function"]["name"], _arguments(call["function"]["arguments"])]
             for call in message.get("tool_calls") or ()
         ]
         return json.dumps(["assistant", text.split(), calls], sort_keys=True)
     seen = [pictures[part["number"]] for part in parts if part["type"] == "image"]
-    return json.dumps([message["role"], message.get("tool_call_id"), text.strip(), seen])
+    return json.dumps([message["role"], plain_id(message.get("tool_call_id")), text.strip(), seen])
+
+
+def plain_id(call_id: str | None) -> str | None:
+    return call_id and call_id.replace(":", "_").replace(".", "_")
 
 
 def _arguments(text: str) -> Any:
@@ -253,6 +263,15 @@ def content_as_parts(rng: Random, history: History) -> None:
             message["content"] = [{"type": "text", "text": text} for text in texts]
 
 
+def write_ids_anew(_: Random, history: History) -> None:
+    """As Kimi Code does."""
+    for message in history.messages:
+        for call in message.get("tool_calls") or ():
+            call["id"] = plain_id(call["id"])
+        if "tool_call_id" in message:
+            message["tool_call_id"] = plain_id(message["tool_call_id"])
+
+
 def empty_as_null(_: Random, history: History) -> None:
     for message in _answers(history):
         message["content"] = message["content"] or None
@@ -266,6 +285,7 @@ FORGETTING: tuple[Change, ...] = (
     change_white_space,
     content_as_parts,
     empty_as_null,
+    write_ids_anew,
 )
 
 

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from dovetail.events import Call, Message
 from dovetail.gateway import Settings
 from dovetail.gateway.bounded_file import FileLimits, StoreError
-from dovetail.gateway.records.memory import Memory, Recalled, Tenant
-from dovetail.gateway.records.record import digests_of_answer
+from dovetail.gateway.records.memory import Memory, Recalled, Tenant, digest_of_turn
 from dovetail.tokens import Tokenizer
 from tests.gateway.forgetful import World, returned
 from tests.gateway.named_keys import bearer, keyed, named
@@ -160,6 +159,21 @@ async def test_the_tokens_of_an_answer_are_put_back(
 
 
 @pytest.mark.anyio
+async def test_ids_that_the_client_writes_anew(engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path) -> None:
+    """The model wrote a number that is not that of its place, and the results have it too."""
+    engine.ids = letter_by_letter(Message("", "Hm.", (Call("functions.f:7", "f", "{}"),)), tok)
+    dialogue = Chat()
+    async with in_process(engine, tok, settings_in(tmp_path)) as client:
+        dialogue.returns(await dialogue.ask(client), "{}")
+        call, result = dialogue.history[1]["tool_calls"][0], dialogue.history[2]
+        call["id"] = result["tool_call_id"] = "functions_f_7"
+        response = await dialogue.ask(client)
+    assert continued(engine) == [True]
+    assert "x-dovetail-repairs" not in response.headers
+    assert tok.decode(engine.seen[1].prompt).count("functions.f:7") == 2
+
+
+@pytest.mark.anyio
 async def test_all_apis_share_one_memory(engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path) -> None:
     engine.ids, chat, messages = letter_by_letter(CALLED, tok), Chat(), AnthropicMessages()
     async with in_process(engine, tok, settings_in(tmp_path)) as client:
@@ -242,7 +256,7 @@ async def test_every_choice_is_kept(engine: ScriptedEngine, tok: Tokenizer, tmp_
         for choice in choices:
             answer = {"role": "assistant", "content": f" {choice['message']['content']}\n"}
             dialogue.history = [*dialogue.history[:1], answer, {"role": "user", "content": "on"}]
-            engine.ids = ids_of(Message(), tok)
+            engine.ids = ids_of(Message("ok"), tok)
             await dialogue.ask(client)
     first, _, _, *prompts = (completion.prompt for completion in engine.seen)
     by_text = {choice["message"]["content"]: prompt for choice, prompt in zip(choices, prompts, strict=True)}
@@ -364,19 +378,19 @@ def recalled(memory: Memory, number: int, tenant: Tenant = TENANT) -> Recalled:
 
 def keep(memory: Memory, number: int, record: str = "r" * 36, tenant: Tenant = TENANT) -> None:
     place = memory.recall([{"role": "user", "content": f"{number}"}], None, tenant, b"model").place
-    memory.keep(record, digests_of_answer(Message("ok"))[0], (), tenant, b"model", place)
+    memory.keep(record, digest_of_turn("ok", (), {}), (), tenant, b"model", place)
 
 
 def test_count_bytes_and_age_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, small = (
         Memory(tmp_path / f"{i}.db", b"k", limits)
-        for i, limits in enumerate((FileLimits(entries=3), FileLimits(size=300)))
+        for i, limits in enumerate((FileLimits(entries=3), FileLimits(size=310)))
     )
     for memory in (few, small):
         for number in range(5):
             keep(memory, number)
         assert kept(memory, range(5)) == [2, 3, 4]
-    with pytest.raises(StoreError, match="10064 bytes"):
+    with pytest.raises(StoreError, match="10066 bytes"):
         keep(small, 9, "r" * 10_000)
     brief, now = Memory(tmp_path / "2.db", b"k", FileLimits(age=100)), int(time.time())
     keep(brief, 1)
@@ -402,15 +416,15 @@ def test_an_answer_that_is_given_again_is_kept_once(tmp_path: Path) -> None:
     assert extensions == [{"record": "r" * 36}, {"forgotten": "memory_ambiguous"}]
 
 
-def test_the_file_has_no_text_of_a_conversation(tmp_path: Path) -> None:
+def test_beside_records_the_file_has_the_ids_of_calls_alone(tmp_path: Path) -> None:
     memory = Memory(tmp_path / "m.db", b"k")
     messages = [{"role": "user", "content": "a secret question"}]
-    recalled = memory.recall(messages, None, TENANT, b"model", continues=False)
-    memory.keep(
-        "record", digests_of_answer(Message("a secret answer"))[0], ["secret id"], TENANT, b"model", recalled.place
-    )
+    recalled = memory.recall(messages, None, TENANT, b"model")
+    shown = digest_of_turn("a secret answer", (), {})
+    memory.keep("record", shown, ["functions.secret:0"], TENANT, b"model", recalled.place)
     memory.close()
-    assert b"secret" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    data = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert data.count(b"secret") == data.count(b"functions.secret:0")
 
 
 def test_a_history_of_thousands_of_turns_is_looked_up(tmp_path: Path) -> None:

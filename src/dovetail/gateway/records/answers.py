@@ -143,6 +143,15 @@ class AnswerStart(NamedTuple):
     in_reasoning: bool
 
 
+class MadeRecord(NamedTuple):
+    """The record of an answer, and what memory keeps it under: the digest of what the client was sent, and the ids of
+    its calls."""
+
+    record: str = ""
+    shown: bytes = b""
+    calls: tuple[str, ...] = ()
+
+
 class AnswerRecorder:
     """Makes the records of one turn's answers.
 
@@ -174,45 +183,47 @@ class AnswerRecorder:
         #: The choices without a record.
         self._left_out: set[int] = set()
         #: The last record of each choice, which is made in a thread before the response with it is written.
-        self._made: dict[int, tuple[tuple[int, ...], str]] = {}
+        self._made: dict[int, tuple[tuple[int, ...], MadeRecord]] = {}
 
-    def record(self, choice: int, ids: Sequence[int]) -> str:
+    def record(self, choice: int, ids: Sequence[int]) -> MadeRecord:
         """The record of an answer with the new tokens `ids`. Takes as long as reading it again, for the first time.
 
-        "" for an answer that has none: it is too long, it continues a text, a stop string cut it where its tokens
-        cannot be cut, or it is left out.
+        An empty one for an answer that has none: it is too long, it continues a text, a stop string cut it where its
+        tokens cannot be cut, or it is left out.
         """
         if choice in self._left_out:
-            return ""
-        made_of, record = self._made.get(choice, ((), ""))
-        if not record or made_of != tuple(ids):
-            record = self._record(choice, ids)
-            self._made[choice] = tuple(ids), record
-        return record
+            return MadeRecord()
+        made_of, made = self._made.get(choice, ((), MadeRecord()))
+        if not made.record or made_of != tuple(ids):
+            made = self._record(choice, ids)
+            self._made[choice] = tuple(ids), made
+        return made
 
     def leave_out(self, choice: int) -> None:
         """Make no record of a choice whose tokens say more than the message that the client was sent."""
         self._left_out.add(choice)
 
-    def _record(self, choice: int, ids: Sequence[int]) -> str:
+    def _record(self, choice: int, ids: Sequence[int]) -> MadeRecord:
         start = self._start()
         if start is None:
-            return ""
+            return MadeRecord()
         end = next((i for i, token in enumerate(ids) if token in self._end_ids), None)
         spelling: Sequence[int] | None = ids[:end]
         segments, stopped = self._segments(ids[:end])
         if stopped:
             end, spelling = None, self._cut(ids[:end], segments)
         if spelling is None:
-            return ""
+            return MadeRecord()
         segments = [*self._text(start.ids), *segments]
         new_reader = functools.partial(self._new_reader, choice, start.in_reasoning)
         answer, left_open = _read(new_reader, segments, "length" if end is None else "stop")
-        message, reasoning = digests_of_answer(answer, parameters_by_name(self._tools))
+        schemas = parameters_by_name(self._tools)
+        message, reasoning = digests_of_answer(answer, schemas)
         whole = (*start.ids, *spelling)
         pictures = digest_of_pictures(self._pictures)
         record = Record(whole, end is not None, left_open, tuple(start.opening), message, reasoning, pictures)
-        return self._sealer.seal(record)
+        shown = memory.digest_of_turn(answer.content, answer.calls, schemas)
+        return MadeRecord(self._sealer.seal(record), shown, tuple(call.id for call in answer.calls))
 
     def _segments(self, ids: Sequence[int]) -> tuple[list[Segment], bool]:
         """The text of `ids` up to the first stop string, and whether there is one."""

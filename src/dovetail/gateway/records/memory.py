@@ -7,6 +7,7 @@ is as if the client had returned it. docs/memory.md says what counts as unchange
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import re
@@ -16,10 +17,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from dovetail.custom_tools import with_functions
+from dovetail.events import Call
 from dovetail.formats.base import Tools, parameters_by_name
 from dovetail.gateway.bounded_file import BoundedFile, FileLimits, StoreError, Table
-from dovetail.gateway.records.record import digest_of_shown, picture_numbers, text_of
+from dovetail.gateway.records.record import Schemas, calls_of, digest_of_shown, picture_numbers, text_of
 
 #: Why a turn that memory knows gets no record.
 KINDS: Mapping[str, str] = MappingProxyType(
@@ -31,15 +35,17 @@ KINDS: Mapping[str, str] = MappingProxyType(
 MemoryKind = Literal["memory_changed", "memory_ambiguous"]
 
 #: `place`: the conversation before the answer. `name`: the first of its calls, if this server gave that its id.
-#: `turn`: either of them with the message.
+#: `turn`: either of them with the message. `calls`: the ids of its calls.
 _TABLE = Table(
     "answers",
-    "place BLOB NOT NULL, name BLOB, turn BLOB NOT NULL, record TEXT NOT NULL",
+    "place BLOB NOT NULL, name BLOB, turn BLOB NOT NULL, record TEXT NOT NULL, calls BLOB NOT NULL",
     indexes=("place", "name", "turn"),
 )
 _DIGEST_BYTES = 16
 #: An id that this server gave to a call: 64 random bits, which no other answer has.
 _OWN_ID = re.compile(r"call_[0-9a-f]{16}_[0-9_]+")
+#: What Kimi Code writes as an underscore in the ids of calls.
+_ODD_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
 #: Two answers with one text and other tokens are enough to know that there is more than one.
 _MOST_ALIKE = 2
 #: Parameters of a query; SQLite before 3.32 takes 999.
@@ -54,7 +60,7 @@ class Tenant(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """A history in which the turns that memory knows have their records.
+    """A history in which the turns that memory knows have their records, and their calls the ids that the model wrote.
 
     `place`: the place of the answer that comes next. `restored`: how many turns got a record.
     """
@@ -98,31 +104,40 @@ class Memory:
         digests = _Digests(self._key, tenant, model)
         turns, places = digests.of(messages, tools, pictures)
         place = places[-2 if continues else -1]
-        try:
-            found, known = self._file.of(tenant.owner).read(_Lookup(turns, self._file.oldest)) if turns else ({}, set())
-        except StoreError:  # the file has logged it
-            found, known = {}, set()
+        found, known = self._looked_up(turns)
         changed = list(messages)
         restored = 0
         for turn in turns:
-            records = found.get(turn.turn, ())
+            records = found.get(turn.turn, {})
             restored += len(records) == 1
             if len(records) == 1:
-                changed[turn.number] = _extended(messages[turn.number], record=next(iter(records)))
+                ((record, ids),) = records.items()
+                changed[turn.number] = _extended(messages[turn.number], record=record)
+                _with_ids(changed, turn.number, msgspec.json.decode(ids))
             elif records or turn.place in known or turn.name in known:
                 kind = "memory_ambiguous" if records else "memory_changed"
                 changed[turn.number] = _extended(messages[turn.number], forgotten=kind)
         return Recalled(changed, place, restored)
 
-    def keep(self, record: str, shown: bytes, calls: Iterable[str], tenant: Tenant, model: bytes, place: bytes) -> None:
+    def _looked_up(self, turns: Sequence[_Turn]) -> tuple[dict[bytes, dict[str, bytes]], set[bytes | None]]:
+        """The records of `turns` with the ids of their calls, and which places and names of the others are known."""
+        if not turns:
+            return {}, set()
+        try:
+            return self._file.read(functools.partial(_look_up, turns, self._file.oldest))
+        except StoreError:  # the file has logged it
+            return {}, set()
+
+    def keep(self, record: str, shown: bytes, calls: Sequence[str], tenant: Tenant, model: bytes, place: bytes) -> None:
         """Keep `record` of an answer at `place`. Raises `StoreError`.
 
-        `shown`: the digest of what the client was sent. `calls`: the ids of its calls.
+        `shown`: the digest of what the client was sent (`digest_of_turn`). `calls`: the ids of its calls.
         """
         digests = _Digests(self._key, tenant, model)
         name = digests.name(calls)
         turn = digests.turn(place, name, shown)
-        entry = {"place": place, "name": name, "turn": turn, "record": record}
+        ids = msgspec.json.encode(calls)
+        entry = {"place": place, "name": name, "turn": turn, "record": record, "calls": ids}
 
         def make_unique(connection: sqlite3.Connection) -> None:
             alike = connection.execute("SELECT rowid, record FROM answers WHERE turn = ? ORDER BY rowid", (turn,))
@@ -130,7 +145,7 @@ class Memory:
             old = [row for row, text in rows if text == record] or [row for row, _ in rows[: 1 - _MOST_ALIKE]]
             connection.executemany("DELETE FROM answers WHERE rowid = ?", [(row,) for row in old])
 
-        self._file.of(tenant.owner).put(entry, len(record) + 4 * _DIGEST_BYTES, make_unique)
+        self._file.of(tenant.owner).put(entry, len(record) + len(ids) + 4 * _DIGEST_BYTES, make_unique)
 
     def close(self) -> None:
         """Close the file. The next call opens it again."""
@@ -153,7 +168,7 @@ class _Digests:
         for number, message in enumerate(with_functions(messages)):
             place = places[-1]
             if message["role"] == "assistant":
-                shown = digest_of_shown(message, schemas)
+                shown = digest_of_turn(text_of(message.get("content")), calls_of(message), schemas)
                 if not _has_record(message):
                     name = self.name(call["id"] for call in message.get("tool_calls") or ())
                     turns.append(_Turn(number, place, name, self.turn(place, name, shown)))
@@ -162,7 +177,7 @@ class _Digests:
                 seen = (pictures[each].encode() for each in picture_numbers(message))
                 texts = (
                     message["role"],
-                    str(message.get("tool_call_id") or ""),
+                    _plain_id(str(message.get("tool_call_id") or "")),
                     text_of(message.get("content")).strip(),
                 )
                 said = (text.encode("utf-8", "surrogatepass") for text in texts)
@@ -186,38 +201,56 @@ class _Digests:
         return digest.digest()
 
 
-class _Lookup:
-    """Reads the records of `turns`, and which places and names of the other turns are known."""
-
-    def __init__(self, turns: Sequence[_Turn], oldest: int) -> None:
-        self._turns = turns
-        self._oldest = oldest
-
-    def __call__(self, connection: sqlite3.Connection) -> tuple[dict[bytes, set[str]], set[bytes | None]]:
-        found: dict[bytes, set[str]] = {}
-        for turn, record in self._select(connection, "turn, record", "turn", {each.turn for each in self._turns}):
-            found.setdefault(turn, set()).add(record)
-        others = [each for each in self._turns if each.turn not in found]
-        known: set[bytes | None] = set()
-        for column, digests in (("place", {each.place for each in others}), ("name", {each.name for each in others})):
-            digests.discard(None)
-            known.update(row[0] for row in self._select(connection, f"DISTINCT {column}", column, digests))
-        return found, known
-
-    def _select(
-        self, connection: sqlite3.Connection, columns: str, column: str, digests: set[Any]
-    ) -> Iterator[tuple[Any, ...]]:
+def _look_up(
+    turns: Sequence[_Turn], oldest: int, connection: sqlite3.Connection
+) -> tuple[dict[bytes, dict[str, bytes]], set[bytes | None]]:
+    def select(columns: str, column: str, digests: set[Any]) -> Iterator[tuple[Any, ...]]:
         wanted = [*digests]
         for at in range(0, len(wanted), _MOST_PARAMETERS):
             part = wanted[at : at + _MOST_PARAMETERS]
             places = ", ".join("?" * len(part))
             query = f"SELECT {columns} FROM answers WHERE {column} IN ({places}) AND created > ?"
-            yield from connection.execute(query, (*part, self._oldest))
+            yield from connection.execute(query, (*part, oldest))
+
+    found: dict[bytes, dict[str, bytes]] = {}
+    for turn, record, calls in select("turn, record, calls", "turn", {each.turn for each in turns}):
+        found.setdefault(turn, {})[record] = calls
+    others = [each for each in turns if each.turn not in found]
+    known: set[bytes | None] = set()
+    for column, digests in (("place", {each.place for each in others}), ("name", {each.name for each in others})):
+        known.update(row[0] for row in select(f"DISTINCT {column}", column, digests - {None}))
+    return found, known
 
 
 def _has_record(message: Mapping[str, Any]) -> bool:
     extension = message.get("dovetail")
     return isinstance(extension, Mapping) and extension.get("record") not in (None, "")
+
+
+def digest_of_turn(content: str, calls: Sequence[Call], schemas: Schemas) -> bytes:
+    """The digest of what a client returns of an answer."""
+    plain = [Call(_plain_id(call.id), call.name, call.arguments) for call in calls]
+    return digest_of_shown(content, plain, schemas)
+
+
+def _plain_id(call_id: str) -> str:
+    return _ODD_IN_ID.sub("_", call_id)
+
+
+def _with_ids(messages: list[Mapping[str, Any]], number: int, ids: Sequence[str]) -> None:
+    """Give the calls of a message the `ids` that they had, and the results behind it the ids of their calls."""
+    calls = messages[number].get("tool_calls") or ()
+    renamed = {call["id"]: new for call, new in zip(calls, ids, strict=True) if call["id"] != new}
+    if not renamed:
+        return
+    own = [{**call, "id": renamed.get(call["id"], call["id"])} for call in calls]
+    messages[number] = {**messages[number], "tool_calls": own}
+    for i in range(number + 1, len(messages)):
+        message = messages[i]
+        if message.get("tool_calls"):
+            break
+        if message["role"] == "tool" and message.get("tool_call_id") in renamed:
+            messages[i] = {**message, "tool_call_id": renamed[message["tool_call_id"]]}
 
 
 def _extended(message: Mapping[str, Any], **fields: str) -> Mapping[str, Any]:

@@ -217,24 +217,22 @@ def digests_of_answer(answer: Message, schemas: Schemas = _NO_SCHEMAS) -> tuple[
 
     `schemas`: those of the request's tools by their names, which have the defaults.
     """
-    return _digest_of_shown(answer.content, answer.calls, schemas), _digest_of_reasoning(answer.reasoning)
+    return digest_of_shown(answer.content, answer.calls, schemas), _digest_of_reasoning(answer.reasoning)
 
 
 def digests_of_history(message: Mapping[str, Any], schemas: Schemas = _NO_SCHEMAS) -> tuple[bytes, bytes]:
     """The same of a message in a history, which is well formed."""
     reasoning = (message.get(field) for field in REASONING_FIELDS)
-    return digest_of_shown(message, schemas), _digest_of_reasoning(
-        next((text for text in reasoning if isinstance(text, str) and text), "")
-    )
+    shown = digest_of_shown(text_of(message.get("content")), calls_of(message), schemas)
+    return shown, _digest_of_reasoning(next((text for text in reasoning if isinstance(text, str) and text), ""))
 
 
-def digest_of_shown(message: Mapping[str, Any], schemas: Schemas) -> bytes:
-    """The digest of content and calls of a message in a history."""
-    calls = [
+def calls_of(message: Mapping[str, Any]) -> list[Call]:
+    """The calls of a message in a history."""
+    return [
         Call(call["id"], call["function"]["name"], call["function"]["arguments"])
         for call in message.get("tool_calls") or ()
     ]
-    return _digest_of_shown(text_of(message.get("content")), calls, schemas)
 
 
 def digest_of_pictures(sha256s: Iterable[str]) -> bytes:
@@ -251,7 +249,8 @@ def _digest(value: Any) -> bytes:
     return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).digest()[:_DIGEST_BYTES]
 
 
-def _digest_of_shown(content: str, calls: Sequence[Call], schemas: Schemas) -> bytes:
+def digest_of_shown(content: str, calls: Sequence[Call], schemas: Schemas) -> bytes:
+    """The digest of a message's content and calls."""
     exact = hashlib.blake2b(digest_size=16)
     for text in (content, *itertools.chain.from_iterable(_spelled(call, schemas.get(call.name)) for call in calls)):
         data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")

@@ -18,7 +18,6 @@ import msgspec
 from dovetail.completion import Engine, Picture
 from dovetail.conversation import Tools
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
-from dovetail.events import CallStart
 from dovetail.formats import turn as formats
 from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import UNMARKED_CALL, Repair
@@ -165,14 +164,10 @@ class TurnRunner:
         if self._memory is None or tenant is None or place is None:
             return
         for choice in range(len(turn.choices)):
-            taken = [step for step in steps if step.choice == choice]
-            record = turn.record(choice, [token for step in taken for token in step.ids])
-            if not record:
-                continue
-            calls = [event.id for step in taken for event in step.events if isinstance(event, CallStart)]
-            with suppress(StoreError):  # the file has logged it
-                shown = self._sealer.open(record).message
-                self._memory.keep(record, shown, calls, tenant, self._sealer.model, place)
+            ids = [token for step in steps if step.choice == choice for token in step.ids]
+            if (made := turn.recorder.record(choice, ids)).record:
+                with suppress(StoreError):  # the file has logged it
+                    self._memory.keep(made.record, made.shown, made.calls, tenant, self._sealer.model, place)
 
     def _has_room(self, request: TurnRequest) -> bool:
         """Whether `request` leaves a quarter of the context for the answer, or what the answer may have at most."""

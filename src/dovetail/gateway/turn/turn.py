@@ -111,7 +111,7 @@ class PreparedTurn(msgspec.Struct, frozen=True):
         A client that returns it as ``message["dovetail"] = {"record": …}`` of the assistant's message gets these tokens
         into its next prompt. "" for an answer that is too long for a record.
         """
-        return self.recorder.record(choice, ids)
+        return self.recorder.record(choice, ids).record
 
     @property
     def id(self) -> str:
