@@ -33,7 +33,7 @@ from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.tokens import Prompt, Tokenizer
 from tests.formats import chat_templates
 from tests.formats.test_render_laws import RENDERING, all_controls
-from tests.gateway.dialogues import APIS
+from tests.gateway.dialogues import APIS, Dialogue
 from tests.gateway.scripted import MODEL
 from tests.reading.families import TOOLS, PieceTokenizer
 
@@ -217,12 +217,12 @@ class RequestTurn:
 
 
 class Conversation:
-    """One random conversation with a model, by an API.
+    """One random conversation with a model, by an API, or with a client of that API (`dialogue`).
 
     `records` has for each answer its number of tokens, its record, and the seconds that it took to make.
     """
 
-    def __init__(self, model: Model, seed: int, api: str = "chat") -> None:
+    def __init__(self, model: Model, seed: int, api: str = "chat", dialogue: type[Dialogue] | None = None) -> None:
         self.rng = Random(f"{model.name} {seed}")
         self.model = model
         self.engine = Replaying(model.tokenizer)
@@ -232,7 +232,7 @@ class Conversation:
         self.reserialises = self.rng.random() < 0.3
         self.tools = TOOLS if shows_tools(model.format) else []
         system = words(self.rng) if self.rng.random() < 0.5 else ""
-        self.dialogue = APIS[api](system, self.tools, self.thinking)
+        self.dialogue = (dialogue or APIS[api])(system, self.tools, self.thinking)
         self.dialogue.user(words(self.rng))
         self.calls = 0
         self.reasonings: dict[int, str] = {}  # the reasoning of each message, which the client may drop

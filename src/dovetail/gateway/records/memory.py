@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -23,7 +23,7 @@ from dovetail.custom_tools import with_functions
 from dovetail.events import Call
 from dovetail.formats.base import Tools, parameters_by_name
 from dovetail.gateway.bounded_file import BoundedFile, FileLimits, StoreError, Table
-from dovetail.gateway.records.record import Schemas, calls_of, digest_of_shown, picture_numbers, text_of
+from dovetail.gateway.records.record import Schemas, calls_of, digest_of_shown, framed, picture_numbers, text_of
 
 #: Why a turn that memory knows gets no record.
 KINDS: Mapping[str, str] = MappingProxyType(
@@ -134,7 +134,7 @@ class Memory:
         `shown`: the digest of what the client was sent (`digest_of_turn`). `calls`: the ids of its calls.
         """
         digests = _Digests(self._key, tenant, model)
-        name = digests.name(calls)
+        name = digests.name(calls[0]) if calls else None
         turn = digests.turn(place, name, shown)
         ids = msgspec.json.encode(calls)
         entry = {"place": place, "name": name, "turn": turn, "record": record, "calls": ids}
@@ -157,7 +157,8 @@ class _Digests:
 
     def __init__(self, key: bytes, tenant: Tenant, model: bytes) -> None:
         whose = b"%d:%b%b" % (len(tenant.owner), tenant.owner.encode(), tenant.salt.encode())
-        self._key = hmac.digest(key, b"dovetail memory\0" + model + whose, hashlib.sha256)
+        secret = hmac.digest(key, b"dovetail memory\0" + model + whose, hashlib.sha256)
+        self._keyed = hashlib.blake2b(key=secret, digest_size=_DIGEST_BYTES)
 
     def of(
         self, messages: Sequence[Mapping[str, Any]], tools: Tools, pictures: Sequence[str]
@@ -168,36 +169,32 @@ class _Digests:
         for number, message in enumerate(with_functions(messages)):
             place = places[-1]
             if message["role"] == "assistant":
-                shown = digest_of_turn(text_of(message.get("content")), calls_of(message), schemas)
+                calls = calls_of(message)
+                shown = digest_of_turn(text_of(message.get("content")), calls, schemas)
+                places.append(self.turn(place, None, shown))
                 if not _has_record(message):
-                    name = self.name(call["id"] for call in message.get("tool_calls") or ())
-                    turns.append(_Turn(number, place, name, self.turn(place, name, shown)))
-                places.append(self._digest(b"answer", place, shown))
+                    name = self.name(calls[0].id) if calls else None
+                    turn = places[-1] if name is None else self.turn(place, name, shown)
+                    turns.append(_Turn(number, place, name, turn))
             else:
-                seen = (pictures[each].encode() for each in picture_numbers(message))
-                texts = (
-                    message["role"],
-                    _plain_id(str(message.get("tool_call_id") or "")),
-                    text_of(message.get("content")).strip(),
-                )
-                said = (text.encode("utf-8", "surrogatepass") for text in texts)
-                places.append(self._digest(b"message", place, *said, *seen))
+                texts = [message["role"], _plain_id(message.get("tool_call_id") or "")]
+                texts += (pictures[each] for each in picture_numbers(message))
+                texts.append(text_of(message.get("content")).strip())
+                said = framed([text.encode("utf-8", "surrogatepass") for text in texts])
+                places.append(self._digest(b"message" + place + said))
         return turns, places
 
-    def name(self, calls: Iterable[str]) -> bytes | None:
-        """The digest of the first of `calls`; None if this server did not give it its id."""
-        first = next(iter(calls), None)
-        return self._digest(b"call", first.encode()) if first is not None and _OWN_ID.fullmatch(first) else None
+    def name(self, first_call: str) -> bytes | None:
+        """The digest of the id of an answer's first call; None if this server did not give it that."""
+        return self._digest(b"call" + first_call.encode()) if _OWN_ID.fullmatch(first_call) else None
 
     def turn(self, place: bytes, name: bytes | None, shown: bytes) -> bytes:
         """The digest of an answer: an id of this server names it wherever it stands, else its place does."""
-        return self._digest(b"turn", place if name is None else name, shown)
+        return self._digest(b"turn" + (place if name is None else name) + shown)
 
-    def _digest(self, *parts: bytes) -> bytes:
-        digest = hashlib.blake2b(key=self._key, digest_size=_DIGEST_BYTES)
-        for part in parts:
-            digest.update(b"%d:" % len(part))
-            digest.update(part)
+    def _digest(self, data: bytes) -> bytes:
+        digest = self._keyed.copy()
+        digest.update(data)
         return digest.digest()
 
 

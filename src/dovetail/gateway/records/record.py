@@ -11,7 +11,6 @@ import binascii
 import functools
 import hashlib
 import hmac
-import itertools
 import json
 import re
 import zlib
@@ -251,25 +250,30 @@ def _digest(value: Any) -> bytes:
 
 def digest_of_shown(content: str, calls: Sequence[Call], schemas: Schemas) -> bytes:
     """The digest of a message's content and calls."""
-    exact = hashlib.blake2b(digest_size=16)
-    for text in (content, *itertools.chain.from_iterable(_spelled(call, schemas.get(call.name)) for call in calls)):
-        data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-        exact.update(b"%d:" % len(data))
-        exact.update(data)
-    known = _KNOWN.get(exact.digest())
+    texts = [content.encode("utf-8", "surrogatepass")]
+    for call in calls:
+        texts += _spelled(call, schemas.get(call.name))
+    exact = hashlib.blake2b(framed(texts), digest_size=16).digest()
+    known = _KNOWN.get(exact)
     if known is None:
         shown = [[call.id, call.name, _arguments(call.arguments, schemas.get(call.name))] for call in calls]
         known = _digest([" ".join(content.split()), shown])
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
-        _KNOWN[exact.digest()] = known
+        _KNOWN[exact] = known
     return known
 
 
-def _spelled(call: Call, schema: Any) -> tuple[str | bytes, ...]:
+def _spelled(call: Call, schema: Any) -> tuple[bytes, ...]:
     """Everything of a call on which its digest depends."""
-    arguments = call.arguments if isinstance(call.arguments, str) else b"object" + msgspec.json.encode(call.arguments)
-    return call.id, call.name, arguments, msgspec.json.encode(schema)
+    arguments = call.arguments if isinstance(call.arguments, str) else "object " + json.dumps(call.arguments)
+    texts = (text.encode("utf-8", "surrogatepass") for text in (call.id, call.name, arguments))
+    return (*texts, b"" if schema is None else msgspec.json.encode(schema))
+
+
+def framed(texts: Iterable[bytes]) -> bytes:
+    """`texts` as one, from which each can be told."""
+    return b"".join([part for text in texts for part in (len(text).to_bytes(4), text)])
 
 
 def text_of(content: Any) -> str:
