@@ -312,7 +312,7 @@ def account_of(scope: Scope) -> Account | None:
 
 
 def tenant_of(settings: Settings, account: Account | None, salt: str | None = None) -> Tenant:
-    """Whose answers are stored: those of the named key, or of the single one, apart by the `salt` of a request."""
+    """Whose answers are stored: the named key's, or the single one's, apart by the `salt` of a request."""
     owner = owner_of(settings.api_key) if account is None else owner_named(account.name)
     return Tenant(owner, salt or "")
 

@@ -221,7 +221,7 @@ def _look_up(
 
 def _has_record(message: Mapping[str, Any]) -> bool:
     extension = message.get("dovetail")
-    return isinstance(extension, Mapping) and extension.get("record") not in (None, "")
+    return isinstance(extension, dict) and extension.get("record") not in (None, "")
 
 
 def digest_of_turn(content: str, calls: Sequence[Call], schemas: Schemas) -> bytes:

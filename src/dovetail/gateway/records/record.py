@@ -55,7 +55,7 @@ _MAX_LENGTH = (_TOKEN_BYTES * MAX_TOKENS + 256) * 4 // 3 + 4  # characters
 #: The schema of each tool's parameters, by the tool's name.
 Schemas = Mapping[str, Any]
 _NO_SCHEMAS: Schemas = MappingProxyType({})
-#: Digests of messages by those of their exact spelling: a history repeats messages in every request.
+#: Digests of messages by the digests of their exact spelling: a history repeats messages in every request.
 _KNOWN: dict[bytes, bytes] = {}
 _MOST_KNOWN = 64 * 1024
 
@@ -214,7 +214,7 @@ def _number(word: bytes) -> int:
 def digests_of_answer(answer: Message, schemas: Schemas = _NO_SCHEMAS) -> tuple[bytes, bytes]:
     """The digests of an answer's content and calls, and of its reasoning (b"" if there is none).
 
-    `schemas`: those of the request's tools by their names, which have the defaults.
+    `schemas`: of the request's tools, by their names. They have the defaults.
     """
     return digest_of_shown(answer.content, answer.calls, schemas), _digest_of_reasoning(answer.reasoning)
 

@@ -142,7 +142,7 @@ class TurnRunner:
             return Rendered(request, written.prompt, ids, self._reports(request, written))
 
     def _recalled(self, request: TurnRequest) -> TurnRequest:
-        """`request` with the records of those of its answers that memory knows, and the place of the next answer."""
+        """`request` with the records of the answers that memory knows, and the place of the next answer."""
         if self._memory is None or request.tenant is None or request.prompts or request.extension.memory is False:
             return request
         with request.trace.stage("repair"):
