@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from dovetail.events import Defect
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.turn.output import FinishReason, GuardKind, Step
+from dovetail.gateway.turn.prefix import Prefix
 from dovetail.gateway.turn.turn import PreparedTurn
 
 
@@ -22,7 +23,8 @@ class OutputDefect(msgspec.Struct, frozen=True):
 class Extension(msgspec.Struct, frozen=True):
     """The response's `dovetail` field.
 
-    `guards`: those that acted. `earlier_repairs` counts the repairs that earlier turns reported, by kind.
+    `guards`: those that acted. `prefix`: where the prompt leaves the last one of its conversation, if it does.
+    `earlier_repairs` counts the repairs that earlier turns reported, by kind.
     """
 
     defects: tuple[OutputDefect, ...] | UnsetType = UNSET
@@ -32,6 +34,7 @@ class Extension(msgspec.Struct, frozen=True):
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
     token_ids: tuple[int, ...] | UnsetType = UNSET
     record: str | UnsetType = UNSET
+    prefix: Prefix | UnsetType = UNSET
 
 
 class Speculation(msgspec.Struct, frozen=True):
@@ -97,6 +100,7 @@ class ChoiceTotals:
             earlier_repairs=_earlier_repairs(self._turn) or UNSET,
             prompt_token_ids=self._prompt if self._with_ids else UNSET,
             token_ids=tuple(self.ids) if self._with_ids else UNSET,
+            prefix=self._turn.prefix if self._turn.prefix is not None and self._turn.prefix.lost else UNSET,
             record=(self._with_record and self._turn.record(self._choice, self.ids)) or UNSET,
         )
         return UNSET if extension == Extension() else extension

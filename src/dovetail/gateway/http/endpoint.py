@@ -154,7 +154,8 @@ class Endpoint:
         """Run the turn: the one loop over its steps."""
         steps_taken: list[Step] = []
         running = len(turn.choices)
-        concludes = exchange.concludes or turn.request.place is not None
+        remembers = turn.request.place is not None or turn.sent is not None
+        concludes = exchange.concludes or remembers
         async with AsyncExitStack() as stack:
             send_step = await stack.enter_async_context(response)
             if (account := account_of(scope)) is not None:
@@ -192,7 +193,7 @@ class Endpoint:
 
     async def _conclude(self, exchange: Exchange, turn: PreparedTurn, steps: Sequence[Step]) -> None:
         """Do what takes long at the end of an answer: the exchange's own work, and what the server remembers."""
-        if turn.request.place is not None:
+        if turn.request.place is not None or turn.sent is not None:
             remember = functools.partial(self._serving.runner.remember, turn, steps)
             await asyncio.get_running_loop().run_in_executor(self._serving.remembering, remember)
         if exchange.concludes:
@@ -223,7 +224,8 @@ class Endpoint:
         report.model, report.streams = exchange.model, exchange.streams
         check_model(exchange.model, self._serving.settings, account)
         salt = cache_salt(body)
-        tenant = tenant_of(self._serving.settings, account, salt)
+        settings = self._serving.settings
+        tenant = None if settings.memory is None else tenant_of(settings, account, salt)
         exchange.turn_request = replace(self._salted(exchange.turn_request, salt, account), tenant=tenant)
         return exchange
 

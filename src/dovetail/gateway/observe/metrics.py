@@ -84,6 +84,8 @@ class Metrics:
         )
         self._calls = Counter("dovetail_calls", calls, ["tool", "fault"], registry=registry)
         self._tools: set[str] = set()
+        lost = "Tokens of the last prompt and answer of a conversation that the next prompt does not begin with"
+        self._lost = Counter("dovetail_prefix_tokens_lost", lost, ["cause"], registry=registry)
         self._repairs = Counter("dovetail_repairs", "Repairs of histories", ["kind"], registry=registry)
 
     def _histograms(self, name: str, help: str) -> HistogramsByApi:
@@ -173,6 +175,8 @@ class RequestMetrics(Observer):
         report.max_tokens, report.choices = turn.max_tokens, len(turn.choices)
         for repair in turn.repairs:
             self._metrics._repairs.labels(repair.kind).inc()
+        if turn.prefix is not None and turn.prefix.cause is not None:
+            self._metrics._lost.labels(turn.prefix.cause).inc(turn.prefix.lost)
 
     def admitted(self) -> None:
         """The engine has a place for the turn."""

@@ -60,7 +60,8 @@ def recorded_answers(
     before: list[int] = []
     schemas: Schemas | None = None
     for i, message in enumerate(with_functions(messages)):
-        before += picture_numbers(message)
+        if not isinstance(message.get("content"), str):
+            before += picture_numbers(message)
         extension = message.get("dovetail")
         if not isinstance(extension, Mapping):
             continue

@@ -18,6 +18,7 @@ import msgspec
 from dovetail.completion import Engine, Picture
 from dovetail.conversation import Tools
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
+from dovetail.events import fold
 from dovetail.formats import turn as formats
 from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import UNMARKED_CALL, Repair
@@ -35,6 +36,7 @@ from dovetail.gateway.turn.continuation import Continuation
 from dovetail.gateway.turn.guards import AnswerGuards, must_speak
 from dovetail.gateway.turn.logprobs import Speller
 from dovetail.gateway.turn.output import OutputReader, Step, TimedOutputReader
+from dovetail.gateway.turn.prefix import SentPrompts
 from dovetail.gateway.turn.prompt import WrittenPrompt, new_repairs, opening_of, truncated, written_prompt
 from dovetail.gateway.turn.raw_prompt import RawReader, ids_of, least_tokens, prompt_of, spelled_controls
 from dovetail.gateway.turn.streams import merge
@@ -76,6 +78,7 @@ class TurnRunner:
         self._speller = Speller(tokenizer)
         self._signatures = Signatures(defaults.record_key)
         self._memory = memory
+        self._sent = SentPrompts()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -143,7 +146,7 @@ class TurnRunner:
 
     def _recalled(self, request: TurnRequest) -> TurnRequest:
         """`request` with the records of the answers that memory knows, and the place of the next answer."""
-        if self._memory is None or request.tenant is None or request.prompts or request.extension.memory is False:
+        if self._memory is None or request.tenant is None or not self._remembers(request):
             return request
         with request.trace.stage("repair"):
             recalled = self._memory.recall(
@@ -157,9 +160,19 @@ class TurnRunner:
         place = recalled.place if request.stores else None
         return msgspec.structs.replace(request, messages=recalled.messages, place=place)
 
+    def _remembers(self, request: TurnRequest) -> bool:
+        """Whether something of `request` and its answer may be remembered."""
+        off = self._memory is None or request.tenant is None or request.extension.memory is False
+        return not (off or request.prompts)
+
     def remember(self, turn: PreparedTurn, steps: Sequence[Step]) -> None:
-        """Keep the answers of `turn`, whose `steps` are there, if it asks for that. Takes as long as their records, and
-        may wait for the disk."""
+        """Keep the answers of `turn`, whose `steps` are there, if it asks for that.
+
+        Takes as long as their records, and may wait for the disk.
+        """
+        if turn.sent is not None and len(turn.choices) == 1:
+            answer = fold(event for step in steps for event in step.events)
+            self._sent.answered(turn.sent, [token for step in steps for token in step.ids], answer)
         tenant, place = turn.request.tenant, turn.request.place
         if self._memory is None or tenant is None or place is None:
             return
@@ -272,6 +285,9 @@ class TurnRunner:
             for choice in range(request.choices)
         )
         start = functools.partial(self._start, request, written, language.left_open)
+        prefix, sent = None, None
+        if self._remembers(request):
+            prefix, sent = self._sent.compared(request, ids, written.answers)
         return PreparedTurn(
             created=int(time.time()),
             request=request,
@@ -288,6 +304,8 @@ class TurnRunner:
             signatures=self._signatures,
             grammar=grammar,
             constraint=constraint,
+            prefix=prefix,
+            sent=sent,
         )
 
     def _bounded(

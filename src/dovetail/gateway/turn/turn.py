@@ -13,6 +13,7 @@ from dovetail.formats import turn as formats
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.records.answers import AnswerRecorder, Signatures
 from dovetail.gateway.turn.output import Step
+from dovetail.gateway.turn.prefix import Prefix, SentPrompt
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.gateway.turn.validation import AnswerSchemas
 from dovetail.grammar import Grammar
@@ -85,7 +86,8 @@ class PreparedTurn(msgspec.Struct, frozen=True):
     which the choices have copies of, describe the answer. `recorded`: the turn is recorded. `unenforced` lists the
     fields of the request, with JSON pointers into their schemas, that no grammar enforces although they were to be
     enforced. `most_drafts` is how many tokens the engine drafts in a step; None if it does not report single steps.
-    `spelled_controls` are the control tokens that raw prompts spell as ordinary text.
+    `spelled_controls` are the control tokens that raw prompts spell as ordinary text. `prefix`: how the prompt goes on
+    from the last one of its conversation (None: there is none); `sent` remembers it for the next one.
     """
 
     created: int
@@ -104,6 +106,8 @@ class PreparedTurn(msgspec.Struct, frozen=True):
     grammar: Grammar | None = None
     constraint: AnswerConstraint | None = None
     spelled_controls: tuple[str, ...] = ()
+    prefix: Prefix | None = None
+    sent: SentPrompt | None = None
 
     def record(self, choice: int, ids: Sequence[int]) -> str:
         """The record of a finished choice: `ids` are its tokens as the client got them, in all of its steps.

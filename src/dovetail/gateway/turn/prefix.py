@@ -1,0 +1,238 @@
+"""Why a prompt is computed again: how much of the last one of its conversation it begins with, and what made it leave.
+
+Prompts that were sent are remembered in the process, as token ids and hashes of the request.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from dovetail.custom_tools import with_functions
+from dovetail.events import Message
+from dovetail.formats.prompts.history import REASONING_FIELDS
+from dovetail.gateway.records.memory import Tenant, digest_of_turn
+from dovetail.gateway.records.record import calls_of, text_of
+from dovetail.gateway.turn.turn_request import TurnRequest
+
+Cause = Literal[
+    "tools_order", "tools", "date", "system", "history", "answer", "reasoning", "arguments", "tokens", "template"
+]
+#: Why a prompt leaves the last one of its conversation.
+CAUSES: Mapping[Cause, str] = MappingProxyType(
+    {
+        "tools_order": "the same tools came in another order",
+        "tools": "other tools came",
+        "date": "a line of the system text with a date or a time is another one",
+        "system": "the system text is another one",
+        "history": "an earlier message is another one, or is gone",
+        "answer": "the answer came back as another text",
+        "reasoning": "the answer came back without its reasoning",
+        "arguments": "the arguments of a call came back written anew",
+        "tokens": "the answer came back as it was, and the model had written it in other tokens",
+        "template": "the model's template drops or moves something, or an option of it changed",
+    }
+)
+
+#: How many tokens of prompts are remembered, and how many prompts of one conversation.
+_MOST_TOKENS, _MOST_PROMPTS = 4 * 1024 * 1024, 4
+#: A date or a time of day, as systems write them.
+_DATE = re.compile(
+    r"\d{4}-\d\d?-\d\d?|\d\d?[./]\d\d?[./]\d{2,4}|\d\d?:\d\d"
+    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.? \d"
+    r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b",
+    re.IGNORECASE,
+)
+_SYSTEM = ("system", "developer")
+
+
+class Prefix(msgspec.Struct, frozen=True):
+    """How a prompt goes on from the last one of its conversation.
+
+    `expected`: the tokens of that prompt and its answer, which the engine may have in its cache. `kept`: how many of
+    them the prompt begins with. `lost`: the others, which are computed again, or whose text is gone. `cause`: one of
+    `CAUSES`, and `field` what of the request it is; None and "" if nothing is lost.
+    """
+
+    expected: int
+    kept: int
+    lost: int = 0
+    cause: Cause | None = None
+    field: str = ""
+
+    @property
+    def explained(self) -> str:
+        """The cause in words."""
+        return "" if self.cause is None else CAUSES[self.cause]
+
+
+class _Said(NamedTuple):
+    """A message: hashes of what is in it. `meaning`: the digest that tells an answer from others. `lines`: of a system
+    text."""
+
+    role: str
+    text: int
+    calls: int
+    reasoning: int
+    meaning: bytes = b""
+    lines: tuple[int, ...] = ()
+
+
+class SentPrompt(msgspec.Struct):
+    """A prompt that was sent, with its answer as soon as that has ended."""
+
+    ids: array[int]
+    prompt_tokens: int
+    said: list[_Said]
+    tools: tuple[int, ...]
+    answer: _Said | None = None
+
+
+class SentPrompts:
+    """The last prompts of each conversation of each tenant. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sent: OrderedDict[tuple[Tenant | None, int], list[SentPrompt]] = OrderedDict()
+        self._tokens = 0
+
+    def compared(
+        self, request: TurnRequest, ids: Sequence[int], spliced: Container[int]
+    ) -> tuple[Prefix | None, SentPrompt]:
+        """How the prompt `ids` of `request` goes on, None without an earlier one; and what is sent, for its answer.
+
+        `spliced`: the numbers of the messages that have their own tokens in it.
+        """
+        sent = SentPrompt(array("I", ids), len(ids), _said(request.messages), _tools(request.tools))
+        first = next((each.text for each in sent.said if each.role == "user"), 0)
+        with self._lock:
+            earlier = self._sent.setdefault((request.tenant, first), [])
+            self._sent.move_to_end((request.tenant, first))
+            last = max(earlier, key=lambda each: _common(each.said, sent.said), default=None)
+            if last is not None and _goes_on(last, sent):
+                earlier.remove(last)
+                self._tokens -= len(last.ids)
+            else:
+                last = None
+            earlier.append(sent)
+            self._tokens += len(sent.ids)
+            self._forget(earlier)
+        return None if last is None else _prefix(request, last, sent, spliced), sent
+
+    def answered(self, sent: SentPrompt, ids: Sequence[int], answer: Message) -> None:
+        """`sent` got an answer with the tokens `ids`."""
+        with self._lock:
+            sent.ids.extend(ids)
+            self._tokens += len(ids)
+            sent.answer = _said_by(answer)
+
+    def _forget(self, newest: list[SentPrompt]) -> None:
+        while len(newest) > _MOST_PROMPTS:
+            self._tokens -= len(newest.pop(0).ids)
+        while self._tokens > _MOST_TOKENS and len(self._sent) > 1:
+            _, prompts = self._sent.popitem(last=False)
+            self._tokens -= sum(len(each.ids) for each in prompts)
+
+
+def _said(messages: Sequence[Mapping[str, Any]]) -> list[_Said]:
+    return [_said_in(message) for message in with_functions(messages)]
+
+
+def _said_in(message: Mapping[str, Any]) -> _Said:
+    role, text = message["role"], text_of(message.get("content")).strip()
+    if role == "assistant":
+        calls = calls_of(message)
+        reasoning = next((each for name in REASONING_FIELDS if isinstance(each := message.get(name), str)), "")
+        spelled = hash(tuple((call.name, str(call.arguments)) for call in calls))
+        return _Said(role, hash(text), spelled, hash(reasoning.strip()), digest_of_turn(text, calls, {}))
+    lines = tuple(map(hash, text.splitlines())) if role in _SYSTEM else ()
+    return _Said(role, hash(text), hash(message.get("tool_call_id")), 0, lines=lines)
+
+
+def _said_by(answer: Message) -> _Said:
+    spelled = hash(tuple((call.name, call.arguments) for call in answer.calls))
+    text = answer.content.strip()
+    meaning = digest_of_turn(text, answer.calls, {})
+    return _Said("assistant", hash(text), spelled, hash(answer.reasoning.strip()), meaning)
+
+
+def _tools(tools: Any) -> tuple[int, ...]:
+    return tuple(hash(msgspec.json.encode(tool)) for tool in tools or ())
+
+
+def _common(old: Sequence[_Said], new: Sequence[_Said]) -> int:
+    """How many messages two requests share."""
+    return sum(one.text == other.text for one, other in zip(old, new, strict=False))
+
+
+def _goes_on(old: SentPrompt, new: SentPrompt) -> bool:
+    """Whether a request goes on from an earlier one, and does not merely begin alike."""
+    return len(new.said) > len(old.said) or old.said == new.said
+
+
+def _prefix(request: TurnRequest, old: SentPrompt, new: SentPrompt, spliced: Container[int]) -> Prefix:
+    expected, kept = len(old.ids), _shared(old.ids, new.ids)
+    if kept >= expected - 1:  # the end of the turn is not computed
+        return Prefix(expected, expected)
+    cause, field = _cause(old, new, kept, request, spliced)
+    return Prefix(expected, kept, expected - kept, cause, request.field_names.of(field))
+
+
+def _shared(old: array[int], new: array[int]) -> int:
+    """How many tokens two prompts begin with together."""
+    low, high = 0, min(len(old), len(new))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if old[low:middle] == new[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _cause(
+    old: SentPrompt, new: SentPrompt, kept: int, request: TurnRequest, spliced: Container[int]
+) -> tuple[Cause, str]:
+    """What of the request made its prompt leave the last one, and where that is."""
+    if old.tools != new.tools:
+        return ("tools_order" if sorted(old.tools) == sorted(new.tools) else "tools"), "tools"
+    for i, (before, now) in enumerate(zip(old.said, new.said, strict=False)):
+        if before == now or i in spliced:
+            continue
+        if now.role in _SYSTEM and before.role == now.role:
+            return _in_system(before, now, request.messages[i]), f"messages[{i}].content"
+        if before.role == now.role == "assistant":
+            return _in_answer(before, now, i)
+        return "history", f"messages[{i}]"
+    place = len(old.said)
+    if place < len(new.said) and new.said[place].role != "assistant":
+        return "history", f"messages[{place}]"
+    if place >= len(new.said) or kept < old.prompt_tokens or old.answer is None:
+        return "template", ""
+    if place in spliced or "record" in (request.messages[place].get("dovetail") or {}):
+        return "template", f"messages[{place}]"
+    return _in_answer(old.answer, new.said[place], place)
+
+
+def _in_system(before: _Said, now: _Said, message: Mapping[str, Any]) -> Cause:
+    lines = text_of(message.get("content")).strip().splitlines()
+    known = set(before.lines)
+    changed = [line for line, seen in zip(lines, now.lines, strict=False) if seen not in known]
+    return "date" if changed and len(before.lines) == len(now.lines) and all(map(_DATE.search, changed)) else "system"
+
+
+def _in_answer(before: _Said, now: _Said, i: int) -> tuple[Cause, str]:
+    if before.meaning != now.meaning:
+        return "answer", f"messages[{i}]"
+    if before.reasoning != now.reasoning:
+        return "reasoning", f"messages[{i}].reasoning_content"
+    if before.calls != now.calls:
+        return "arguments", f"messages[{i}].tool_calls"
+    return "tokens", f"messages[{i}]"
