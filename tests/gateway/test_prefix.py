@@ -58,44 +58,44 @@ class Conversation:
         return prefix
 
 
-def _other_tools(body: dict[str, Any]) -> None:
+def other_tools(body: dict[str, Any]) -> None:
     body["tools"] = [TOOLS[0]]
 
 
-def _tools_in_another_order(body: dict[str, Any]) -> None:
+def tools_in_another_order(body: dict[str, Any]) -> None:
     body["tools"] = TOOLS[::-1]
 
 
-def _another_date(body: dict[str, Any]) -> None:
+def another_date(body: dict[str, Any]) -> None:
     body["messages"][0] = {"role": "system", "content": SYSTEM.replace("28", "29")}
 
 
-def _another_system_text(body: dict[str, Any]) -> None:
+def another_system_text(body: dict[str, Any]) -> None:
     body["messages"][0] = {"role": "system", "content": SYSTEM.replace("brief", "kind")}
 
 
-def _one_line_more(body: dict[str, Any]) -> None:
+def one_line_more(body: dict[str, Any]) -> None:
     body["messages"][0] = {"role": "system", "content": f"{SYSTEM}\nIt is 10:30."}
 
 
-def _another_answer(body: dict[str, Any]) -> None:
+def another_answer(body: dict[str, Any]) -> None:
     body["messages"][2] = {**body["messages"][2], "content": "I am on it."}
 
 
-def _no_reasoning(body: dict[str, Any]) -> None:
+def no_reasoning(body: dict[str, Any]) -> None:
     body["messages"][2] = {key: value for key, value in body["messages"][2].items() if key != "reasoning_content"}
 
 
-def _other_arguments(body: dict[str, Any]) -> None:
+def other_arguments(body: dict[str, Any]) -> None:
     call = body["messages"][2]["tool_calls"][0]
     call["function"] = {**call["function"], "arguments": '{"to":1}'}
 
 
-def _as_it_was(body: dict[str, Any]) -> None:
+def as_it_was(body: dict[str, Any]) -> None:
     pass
 
 
-def _a_message_in_between(body: dict[str, Any]) -> None:
+def a_message_in_between(body: dict[str, Any]) -> None:
     body["messages"].insert(2, {"role": "user", "content": "now"})
 
 
@@ -103,16 +103,16 @@ def _a_message_in_between(body: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "cause", "field"),
     [
-        (_other_tools, "tools", "tools"),
-        (_tools_in_another_order, "tools_order", "tools"),
-        (_another_date, "date", "messages[0].content"),
-        (_another_system_text, "system", "messages[0].content"),
-        (_one_line_more, "system", "messages[0].content"),
-        (_another_answer, "answer", "messages[2]"),
-        (_no_reasoning, "reasoning", "messages[2].reasoning_content"),
-        (_other_arguments, "arguments", "messages[2].tool_calls"),
-        (_as_it_was, "tokens", "messages[2]"),
-        (_a_message_in_between, "history", "messages[2]"),
+        (other_tools, "tools", "tools"),
+        (tools_in_another_order, "tools_order", "tools"),
+        (another_date, "date", "messages[0].content"),
+        (another_system_text, "system", "messages[0].content"),
+        (one_line_more, "system", "messages[0].content"),
+        (another_answer, "answer", "messages[2]"),
+        (no_reasoning, "reasoning", "messages[2].reasoning_content"),
+        (other_arguments, "arguments", "messages[2].tool_calls"),
+        (as_it_was, "tokens", "messages[2]"),
+        (a_message_in_between, "history", "messages[2]"),
     ],
 )
 async def test_the_cause_and_the_field_are_named(
@@ -132,7 +132,7 @@ async def test_the_cause_and_the_field_are_named(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("change", [_no_reasoning, _other_arguments, _as_it_was])
+@pytest.mark.parametrize("change", [no_reasoning, other_arguments, as_it_was])
 async def test_nothing_is_lost_of_what_memory_puts_back(
     change: Any, engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path
 ) -> None:
@@ -177,7 +177,7 @@ async def test_without_memory_nothing_is_told(off: str, engine: ScriptedEngine, 
     async with in_process(engine, tok, settings) as client:
         conversation = Conversation(client, engine, **more)
         await conversation.begin()
-        _another_date(conversation.body)
+        another_date(conversation.body)
         answer = await conversation.ask()
     assert "dovetail" not in answer["choices"][0]["message"]
 

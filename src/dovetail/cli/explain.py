@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from dovetail.cli.files import endpoint_key
@@ -23,6 +24,7 @@ from dovetail.events import CallEnd, CallStart, Defect, Event
 from dovetail.gateway.observe.recording import RecordedPrompt, RecordedStep, Recording, Token, decode
 from dovetail.inspect.asked_recording import Asker, api_of
 from dovetail.inspect.recording_diff import Difference, differences
+from dovetail.inspect.session import Session, sessions
 from dovetail.inspect.verdict import Finding, verdict
 
 T = TypeVar("T")
@@ -33,6 +35,11 @@ STOOD = "green"
 FORCED = "blue"
 REFUSED = "red"
 _HEADING = "bold underline"
+
+#: Characters of the message that a conversation is called by.
+_FIRST = 100
+#: Columns of the table of a conversation, whose lines a narrower terminal wraps.
+_TABLE = 180
 
 #: Characters of a text, and items of a list, that one screen has.
 _LONGEST = 1500
@@ -56,6 +63,10 @@ pre {{ white-space: pre-wrap; overflow-wrap: anywhere; font-family: ui-monospace
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if (arguments.session is None) == (arguments.recording is None):
+        raise InvalidRequest("name either a file to explain, or a folder with --session DIR")
+    if arguments.session is not None:
+        return _show_sessions(sessions(Path(arguments.session)), as_json=arguments.json)
     source = _read(arguments.recording)
     if arguments.diff is not None:
         return _show_differences(
@@ -136,6 +147,29 @@ def _show_differences(shown: Sequence[Difference], arguments: argparse.Namespace
         return _DIFFERENT if shown else 0
     _Page(Console(highlight=False, soft_wrap=True), whole=arguments.all).differences(shown)
     return _DIFFERENT if shown else 0
+
+
+def _show_sessions(shown: Sequence[Session], *, as_json: bool) -> int:
+    """Print the turns of conversations, each with what was computed again, and why."""
+    if as_json:
+        print(msgspec.json.encode(shown).decode())
+        return 0
+    console = Console(highlight=False, soft_wrap=True, width=_TABLE)
+    if not shown:
+        console.print("no conversation of more than one turn")
+    for session in shown:
+        first = " ".join(session.first.split())
+        console.print(Text(visible(first if len(first) <= _FIRST else f"{first[:_FIRST]} …"), "bold"))
+        table = Table("turn", "answer", "prompt", "cached", "expected", "lost", "why", box=None, pad_edge=False)
+        for number, turn in enumerate(session.turns, start=1):
+            prefix = turn.prefix
+            counts = [turn.prompt_tokens, turn.cached, *((prefix.expected, prefix.lost) if prefix else (None, None))]
+            why = "" if prefix is None or prefix.cause is None else f"{prefix.explained} ({prefix.field or 'template'})"
+            table.add_row(f"{number}", turn.id, *("" if n is None else f"{n:,}" for n in counts), Text(visible(why)))
+        console.print(table)
+        console.print(f"{session.lost:,} tokens were computed again")
+        console.print()
+    return 0
 
 
 class _Page:

@@ -187,7 +187,10 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
         commands, "explain", "show what happened to a request that `serve --record` recorded, with a verdict in words"
     )
     explain.add_argument(
-        "recording", metavar="FILE", help="a file of the folder of recordings, or with the body of a request"
+        "recording", metavar="FILE", nargs="?", help="a file of the folder of recordings, or with the body of a request"
+    )
+    explain.add_argument(
+        "--session", metavar="DIR", help="the conversations in a folder of recordings: what was computed again, and why"
     )
     explain.add_argument(
         "--api",

@@ -45,7 +45,13 @@ class Finding(msgspec.Struct, frozen=True):
 
 def verdict(recording: Recording) -> list[Finding]:
     """The findings of `recording`: its end first."""
-    return [*_error(recording), *_answers(recording), *_prompt(recording), *_figures(recording)]
+    return [
+        *_error(recording),
+        *_answers(recording),
+        *_prompt(recording),
+        *_prefix(recording),
+        *_figures(recording),
+    ]
 
 
 def _error(recording: Recording) -> Iterator[Finding]:
@@ -192,6 +198,20 @@ def drafts_of(recording: Recording) -> Drafts | None:
     if not counted:
         return None
     return Drafts(sum(step.drafted or 0 for step in counted), sum(step.accepted for step in counted))
+
+
+def _prefix(recording: Recording) -> Iterator[Finding]:
+    prefix = recording.prefix
+    if prefix is None:
+        return
+    if prefix.cause is None:
+        yield Finding("prefix", f"the prompt begins with the last one and its answer: {_count(prefix.kept, 'token')}")
+        return
+    text = (
+        f"the prompt leaves the last one of its conversation after {prefix.kept:,} of {prefix.expected:,} tokens: "
+        f"{prefix.explained}" + (f" ({prefix.field})" if prefix.field else "")
+    )
+    yield Finding("prefix", text, prefix.cause != "template")
 
 
 def _figures(recording: Recording) -> Iterator[Finding]:

@@ -213,6 +213,7 @@ def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recordi
         left_out=tuple(left_out),
         format=None if turn is None else turn.language.format.name,
         pictures=tuple(picture.recorded for picture in captured.pictures),
+        prefix=None if turn is None else turn.prefix,
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from dovetail.errors import InvalidRequest
 from dovetail.events import Call, CallArguments, Content, Event, Reasoning
 from dovetail.gateway.turn.output import GuardKind
+from dovetail.gateway.turn.prefix import Prefix
 
 KIND = "dovetail recording"
 VERSION = 1
@@ -176,7 +177,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     the reader told in all steps (see `joined`), and the first of `messages`. `left_out` names what did not fit.
     `grammar` is in llguidance's Lark dialect. `format` is the name of the model's format. `times` are in seconds:
     points since the request arrived, and `stages`. `pictures`: what the model saw, in the order of the prompt; in
-    `request`, the digest of its file stands for each.
+    `request`, the digest of its file stands for each. `prefix`: how the prompt goes on from the last one of its
+    conversation, where the server remembers it.
     """
 
     kind: str = KIND
@@ -203,6 +205,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: RecordedTokenizer | None = None
     format: str | None = None
     pictures: tuple[RecordedPicture, ...] = ()
+    prefix: Prefix | None = None
 
 
 def joined(events: Iterable[Event]) -> tuple[Event, ...]:

@@ -77,5 +77,6 @@ export interface Recording {
   stages: Record<string, number>;
   left_out: string[];
   tokenizer?: { digest: string } | null;
+  prefix?: { expected: number, kept: number, lost: number, cause: string | null, field: string } | null;
   pictures?: Picture[];
 }
