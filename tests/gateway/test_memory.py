@@ -203,6 +203,20 @@ async def test_nothing_is_kept_where_the_request_says_so(
 
 
 @pytest.mark.anyio
+async def test_a_response_that_is_deleted_is_forgotten(engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path) -> None:
+    engine.ids, dialogue = letter_by_letter(CALLED, tok), Responses()
+    settings = settings_in(tmp_path, response_store=tmp_path / "responses.db")
+    async with in_process(engine, tok, settings) as client:
+        response = await dialogue.ask(client)
+        dialogue.returns(response)
+        path = f"/v1/responses/{response.json()['id']}"
+        assert (await client.delete(path)).status_code == 200
+        assert (await client.delete(path)).status_code == 404
+        await dialogue.ask(client)
+    assert continued(engine) == [False]
+
+
+@pytest.mark.anyio
 async def test_a_request_may_do_without(engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path) -> None:
     engine.ids, dialogue = letter_by_letter(CALLED, tok), Chat()
     async with in_process(engine, tok, settings_in(tmp_path)) as client:

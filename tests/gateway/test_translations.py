@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -47,7 +48,7 @@ async def test_headers_report_what_was_left_out_and_the_cut_limit(engine: Script
     limits = Bodies(1000, 1000), Draining(), Admission(SETTINGS.queue), FairThreads(2, ""), FairThreads(2, "")
     endpoint = Endpoint(
         lambda body, account: Omitting(body),
-        Serving(runner, SETTINGS, metrics, *limits, None, PictureFetcher(())),
+        Serving(runner, SETTINGS, metrics, *limits, None, PictureFetcher(()), ThreadPoolExecutor(1)),
         "chat",
     )
     app = RequestMiddleware(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), metrics, Telemetry())

@@ -35,11 +35,12 @@ KINDS: Mapping[str, str] = MappingProxyType(
 MemoryKind = Literal["memory_changed", "memory_ambiguous"]
 
 #: `place`: the conversation before the answer. `name`: the first of its calls, if this server gave that its id.
-#: `turn`: either of them with the message. `calls`: the ids of its calls.
+#: `turn`: either of them with the message. `calls`: the ids of its calls. `answer`: the name of the response.
 _TABLE = Table(
     "answers",
-    "place BLOB NOT NULL, name BLOB, turn BLOB NOT NULL, record TEXT NOT NULL, calls BLOB NOT NULL",
-    indexes=("place", "name", "turn"),
+    "place BLOB NOT NULL, name BLOB, turn BLOB NOT NULL, record TEXT NOT NULL, calls BLOB NOT NULL, "
+    "answer TEXT NOT NULL",
+    indexes=("place", "name", "turn", "answer"),
 )
 _DIGEST_BYTES = 16
 #: An id that this server gave to a call: 64 random bits, which no other answer has.
@@ -128,16 +129,26 @@ class Memory:
         except StoreError:  # the file has logged it
             return {}, set()
 
-    def keep(self, record: str, shown: bytes, calls: Sequence[str], tenant: Tenant, model: bytes, place: bytes) -> None:
+    def keep(
+        self,
+        record: str,
+        shown: bytes,
+        calls: Sequence[str],
+        tenant: Tenant,
+        model: bytes,
+        place: bytes,
+        answer: str = "",
+    ) -> None:
         """Keep `record` of an answer at `place`. Raises `StoreError`.
 
-        `shown`: the digest of what the client was sent (`digest_of_turn`). `calls`: the ids of its calls.
+        `shown`: the digest of what the client was sent (`digest_of_turn`). `calls`: the ids of its calls. `answer`: the
+        name of the response.
         """
         digests = _Digests(self._key, tenant, model)
         name = digests.name(calls[0]) if calls else None
         turn = digests.turn(place, name, shown)
         ids = msgspec.json.encode(calls)
-        entry = {"place": place, "name": name, "turn": turn, "record": record, "calls": ids}
+        entry = {"place": place, "name": name, "turn": turn, "record": record, "calls": ids, "answer": answer}
 
         def make_unique(connection: sqlite3.Connection) -> None:
             alike = connection.execute("SELECT rowid, record FROM answers WHERE turn = ? ORDER BY rowid", (turn,))
@@ -146,6 +157,11 @@ class Memory:
             connection.executemany("DELETE FROM answers WHERE rowid = ?", [(row,) for row in old])
 
         self._file.of(tenant.owner).put(entry, len(record) + len(ids) + 4 * _DIGEST_BYTES, make_unique)
+
+    def forget(self, answer: str, tenant: Tenant) -> None:
+        """Delete what is kept of the response with the name `answer`. Raises `StoreError`."""
+        query, parameters = "DELETE FROM answers WHERE answer = ? AND owner = ?", (answer, tenant.owner)
+        self._file.write(lambda connection: connection.execute(query, parameters))
 
     def close(self) -> None:
         """Close the file. The next call opens it again."""

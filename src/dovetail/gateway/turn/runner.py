@@ -30,7 +30,7 @@ from dovetail.gateway.records.answers import (
     recorded_answers,
     spelling,
 )
-from dovetail.gateway.records.memory import Memory
+from dovetail.gateway.records.memory import Memory, Tenant
 from dovetail.gateway.records.record import Sealer, model_digest, picture_numbers
 from dovetail.gateway.turn.continuation import Continuation
 from dovetail.gateway.turn.guards import AnswerGuards, must_speak
@@ -180,7 +180,13 @@ class TurnRunner:
             ids = [token for step in steps if step.choice == choice for token in step.ids]
             if (made := turn.recorder.record(choice, ids)).record:
                 with suppress(StoreError):  # the file has logged it
-                    self._memory.keep(made.record, made.shown, made.calls, tenant, self._sealer.model, place)
+                    model = self._sealer.model
+                    self._memory.keep(made.record, made.shown, made.calls, tenant, model, place, turn.id)
+
+    def forget(self, answer: str, tenant: Tenant) -> None:
+        """Delete what is remembered of the response with the name `answer`. Raises `StoreError`."""
+        if self._memory is not None:
+            self._memory.forget(answer, tenant)
 
     def _has_room(self, request: TurnRequest) -> bool:
         """Whether `request` leaves a quarter of the context for the answer, or what the answer may have at most."""

@@ -44,7 +44,7 @@ def responses_routes(serving: Serving) -> list[Route]:
     store = ResponseStore(path, owner_of(settings.api_key), settings.response_limits) if path is not None else None
     # A thread of its own, because it may have to wait for the disk. Nothing else then waits with it.
     writing = ThreadPoolExecutor(1, "dovetail-store")
-    stored = StoredResponses(store, writing)
+    stored = StoredResponses(store, writing, serving)
 
     def made(
         exchange: Callable[..., T],
@@ -138,9 +138,10 @@ def store_of(store: ResponseStore | None, account: Account | None) -> ResponseSt
 class StoredResponses:
     """The handlers of one server. `store` is None if it stores no responses; `writing` has the thread that writes."""
 
-    def __init__(self, store: ResponseStore | None, writing: Executor) -> None:
+    def __init__(self, store: ResponseStore | None, writing: Executor, serving: Serving) -> None:
         self._store = store
         self._writing = writing
+        self._serving = serving
 
     async def get(self, request: Request) -> Response:
         """The response object."""
@@ -149,11 +150,14 @@ class StoredResponses:
         return Response((await self._load(request)).body, media_type="application/json")
 
     async def delete(self, request: Request) -> Response:
-        """Deletes the response."""
+        """Deletes the response, and what is remembered of it."""
         name, loop = request.path_params["id"], asyncio.get_running_loop()
         try:
             store = store_of(self._store, account_of(request.scope))
             deleted = store is not None and await loop.run_in_executor(self._writing, store.delete, name)
+            if deleted:
+                tenant = tenant_of(self._serving.settings, account_of(request.scope))
+                await loop.run_in_executor(self._serving.remembering, self._serving.runner.forget, name, tenant)
         except StoreError as error:  # it has logged it
             raise EngineBusy("the response cannot be deleted now; try again later") from error
         if not deleted:
