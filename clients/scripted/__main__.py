@@ -24,7 +24,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = models.load(arguments.format, Path(folder))
-        settings = Settings(served_model_name=MODEL, response_store=Path(folder) / "responses")
+        responses, memory = Path(folder) / "responses", Path(folder) / "memory"
+        settings = Settings(served_model_name=MODEL, response_store=responses, memory=memory)
         app = create_app(ScriptedEngine(model, arguments.log), model.format, model.tokenizer, settings)
         listener = socket.create_server(("127.0.0.1", arguments.port))
         print(listener.getsockname()[1], flush=True)
