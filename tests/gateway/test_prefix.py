@@ -205,3 +205,26 @@ def test_prompts_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -
 
 def test_every_cause_is_explained() -> None:
     assert all(text.islower() or "model" in text for text in CAUSES.values())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("change", "cause", "field"),
+    [
+        (another_answer, "answer", "messages[2]"),
+        (no_reasoning, "reasoning", "messages[2].reasoning_content"),
+        (other_arguments, "arguments", "messages[2].tool_calls"),
+    ],
+)
+async def test_an_earlier_turn_that_comes_back_changed_is_named(
+    change: Any, cause: str, field: str, engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path
+) -> None:
+    """Once it came back as it was, and then it did not."""
+    engine.ids = letter_by_letter(CALLED, tok)
+    async with in_process(engine, tok, settings_in(tmp_path)) as client:
+        conversation = Conversation(client, engine, store=False)
+        await conversation.begin()
+        await conversation.begin()
+        change(conversation.body)
+        prefix = await conversation.prefix()
+    assert prefix is not None and (prefix["cause"], prefix["field"]) == (cause, field)

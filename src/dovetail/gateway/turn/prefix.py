@@ -74,8 +74,8 @@ class Prefix(msgspec.Struct, frozen=True):
 
 
 class _Said(NamedTuple):
-    """A message: hashes of what is in it. `meaning`: the digest that tells an answer from others. `lines`: of a system
-    text."""
+    """A message: hashes of what is in it. `meaning`: of the last answer, the digest that tells it from others.
+    `lines`: of a system text."""
 
     role: str
     text: int
@@ -151,7 +151,7 @@ def _said_in(message: Mapping[str, Any]) -> _Said:
         calls = calls_of(message)
         reasoning = next((each for name in REASONING_FIELDS if isinstance(each := message.get(name), str)), "")
         spelled = hash(tuple((call.name, str(call.arguments)) for call in calls))
-        return _Said(role, hash(text), spelled, hash(reasoning.strip()), digest_of_turn(text, calls, {}))
+        return _Said(role, hash(text), spelled, hash(reasoning.strip()))
     lines = tuple(map(hash, text.splitlines())) if role in _SYSTEM else ()
     return _Said(role, hash(text), hash(message.get("tool_call_id")), 0, lines=lines)
 
@@ -218,7 +218,9 @@ def _cause(
         return "template", ""
     if place in spliced or "record" in (request.messages[place].get("dovetail") or {}):
         return "template", f"messages[{place}]"
-    return _in_answer(old.answer, new.said[place], place)
+    message = with_functions([request.messages[place]])[0]
+    meaning = digest_of_turn(text_of(message.get("content")), calls_of(message), {})
+    return _in_answer(old.answer, new.said[place]._replace(meaning=meaning), place)
 
 
 def _in_system(before: _Said, now: _Said, message: Mapping[str, Any]) -> Cause:
@@ -229,7 +231,7 @@ def _in_system(before: _Said, now: _Said, message: Mapping[str, Any]) -> Cause:
 
 
 def _in_answer(before: _Said, now: _Said, i: int) -> tuple[Cause, str]:
-    if before.meaning != now.meaning:
+    if before.meaning != now.meaning or (not now.meaning and before.text != now.text):
         return "answer", f"messages[{i}]"
     if before.reasoning != now.reasoning:
         return "reasoning", f"messages[{i}].reasoning_content"
