@@ -169,9 +169,9 @@ CLIENTS = (
     _agent("Kimi Code", "chat", "kimi_code_print.py", "kimi-code", **_ANEW),
     _agent("Kimi Code", "responses", "kimi_code_print.py", "kimi-code", **_FORGETS),
     _agent("Kimi Code", "messages", "kimi_code_print.py", "kimi-code"),
-    _agent("opencode", "chat", "opencode_run.py", **_ANEW),
+    _agent("opencode", "chat", "opencode_run.py"),
     _agent("pi", "chat", "pi_print.py", **_ANEW),
-    _agent("qwen-code", "chat", "qwen_code_print.py", **_ANEW),
+    _agent("qwen-code", "chat", "qwen_code_print.py"),
     _agent("cline", "chat", "cline_task.py", **_ANEW),
     _agent("Continue", "chat", "continue_print.py", "continue", **_FORGETS),
     Client(
