@@ -10,11 +10,12 @@ import msgspec
 
 from dovetail.errors import InvalidRequest
 
-Kind = Literal["prose", "calls"]
+#: own: prompts of the user's.
+Kind = Literal["prose", "calls", "own"]
 KINDS: tuple[Kind, ...] = ("prose", "calls")
 #: off: no drafts. fixed: the drafter's own number in each step. gated: as many as pay. unknown: the server takes no
-#: setting for it.
-Speculation = Literal["off", "fixed", "gated", "unknown"]
+#: setting for it. `dovetail tune` has other names.
+Speculation = str
 _MOST_TOKENS = 10_000_000
 _MOST_CONCURRENT = 1024
 
