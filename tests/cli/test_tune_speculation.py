@@ -245,6 +245,7 @@ def test_engines_are_started_in_turns_and_ctrl_c_keeps_what_was_measured(tmp_pat
     """One setting cannot start, the run is stopped in the middle, and goes on to a recipe that `serve` takes."""
     folder = tmp_path / "f"
     words = ["tune", "--speculation", *SMALL, "--gates", "off", "--methods", "eagle3,ngram"]
+    words += ["--matrix", "256 x 1", "--kinds", "calls", "--tokens", "32"]
     command = [sys.executable, "-m", "dovetail", *words, "--rounds", "2", "--folder", str(folder)]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     file = folder / "rounds.jsonl"
@@ -257,7 +258,7 @@ def test_engines_are_started_in_turns_and_ctrl_c_keeps_what_was_measured(tmp_pat
     kept = file.read_text().splitlines()[:2]
     second = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert second.returncode == 0, second.stderr
-    assert "ngram 3 is given up: it does not start: method is ngram" in second.stderr
+    assert "ngram 3 is given up: it does not start: engine is embedded" in second.stderr
     assert file.read_text().splitlines()[:2] == kept
     order = [json.loads(line)["setting"] for line in file.read_text().splitlines()[1:]]
     assert order == ["none", "eagle3 3", "eagle3 3", "none"]

@@ -44,8 +44,8 @@ class Beside(msgspec.Struct, frozen=True):
 class Standing(msgspec.Struct, frozen=True):
     """A setting so far. `tokens_per_second`: of one request, the geometric mean over places and rounds.
 
-    `acceptance_length`: tokens a step. `beside_first`: by the first setting, which drafts nothing. `beside_best`: by
-    the fastest of those that are left. `because`: why it is ruled out.
+    `acceptance_length`: tokens a step. `beside_first`: by the first setting, which drafts nothing. `places`: the speed
+    at each. `because`: why it is ruled out.
     """
 
     setting: str
@@ -53,7 +53,6 @@ class Standing(msgspec.Struct, frozen=True):
     tokens_per_second: float | None = None
     acceptance_length: float | None = None
     beside_first: Beside | None = None
-    beside_best: Beside | None = None
     places: dict[str, float] = {}
     because: str | None = None
 
@@ -98,7 +97,7 @@ class Race:
         return self._best(max((number for speeds in self._speeds.values() for number in speeds), default=0))
 
     def _best(self, until: int) -> str | None:
-        """By the rounds up to `until`, of which each setting that is left has as many, but for one that runs."""
+        """Chosen by the rounds up to `until`, of which each setting that is left has as many, but for one that runs."""
         means = {name: self._mean(name, until) for name in self.left}
         known = {name: mean for name, mean in means.items() if mean is not None}
         return max(known, key=lambda name: known[name], default=None)
@@ -139,11 +138,10 @@ class Race:
 
     def standings(self) -> list[Standing]:
         """Each setting: those that are left by their speed, then the others."""
-        best, first = self.best, self._settings[0]
-        every = [self._standing(name, first, best) for name in self._settings]
+        every = [self._standing(name) for name in self._settings]
         return sorted(every, key=lambda each: (each.because is not None, -(each.tokens_per_second or 0)))
 
-    def _standing(self, name: str, first: str, best: str | None) -> Standing:
+    def _standing(self, name: str) -> Standing:
         rounds = [speeds for speeds in self._speeds[name].values() if speeds]
         if not rounds:
             return Standing(name, 0, because=self.ruled_out.get(name))
@@ -154,8 +152,7 @@ class Race:
             len(rounds),
             math.exp(fmean(map(_mean, rounds))),
             fmean(lengths) if lengths else None,
-            self.beside(name, first),
-            None if best is None else self.beside(name, best),
+            self.beside(name, self._settings[0]),
             {place_name(at): math.exp(fmean(speeds[at] for speeds in rounds if at in speeds)) for at in places},
             self.ruled_out.get(name),
         )

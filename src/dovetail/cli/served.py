@@ -31,7 +31,7 @@ def served(what: str, *words: str, within: float | None = None) -> Iterator[str]
     """The URL of `dovetail serve WORDS`, once it is healthy.
 
     Raises `InvalidRequest`, which names `what` and the last line of its errors, if it ends instead, or is not healthy
-    `within` so many seconds.
+    `within` these seconds.
     """
     port = _free_port()
     command = [sys.executable, "-m", "dovetail", "serve", *words, "--port", str(port)]
