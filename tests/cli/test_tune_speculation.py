@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -203,11 +204,29 @@ def test_a_server_without_settings_in_requests_is_refused(tmp_path: Path, capsys
     ) as url:
         assert cli.main(["tune", "--speculation", url, *SMALL, "--folder", str(tmp_path)]) == 2
     assert "neither method nor number, gate and limits can be compared there" in capsys.readouterr().err
-    assert cli.main(["tune", "--speculation", "http://127.0.0.1:9", *SMALL, "--folder", str(tmp_path)]) == 2
+    assert cli.main(["tune", "--speculation", "http://127.0.0.1:9", *SMALL, "--folder", str(tmp_path / "b")]) == 2
     printed = capsys.readouterr()
     assert "cannot be reached" in printed.err and "nothing can be said" in printed.out
     assert cli.main(["tune", "--speculation", "http://127.0.0.1:9", "--methods", "ngram"]) == 2
     assert "only the number can vary" in capsys.readouterr().err
+
+
+def test_a_folder_of_another_run_is_refused(
+    demo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another server, another drafter of the same method, or other prompts."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    other = tmp_path / "drafter"
+    shutil.copytree(DEMO / "drafter", other)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps(CHAT))
+    runs = ([], ["--drafter", str(other)], ["--prompts", str(prompts)], ["http://127.0.0.1:9"], ["http://127.0.0.1:10"])
+    for number, run in enumerate(runs):
+        for folder in range(number + 1):
+            words = ["tune", "--speculation", *run, *SMALL, "--folder", str(tmp_path / str(folder))]
+            assert cli.main(words) == 2
+            refused = "belongs to a run with other models, settings or prompts" in capsys.readouterr().err
+            assert refused == (folder < number), (run, folder)
 
 
 # --- Engines that it starts -------------------------------------------------------------------------------------------

@@ -41,11 +41,12 @@ _GATES = ("off", "measured")
 
 
 class Header(msgspec.Struct, frozen=True, tag="dovetail tune 1"):
-    """The first line of a folder's rounds. `base`: what all settings have in common. `prompts`: a digest of the user's
-    own."""
+    """The first line of a folder's rounds. `settings`: by name, what each is started with. `prompts`: a digest of the
+    user's own."""
 
-    base: dict[str, Any]
-    settings: tuple[str, ...]
+    url: str | None
+    model: str | None
+    settings: dict[str, dict[str, Any]]
     plan: Plan
     prompts: str | None
 
@@ -54,14 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit codes: 0 a recipe is written; 2 nothing could be compared; 130 stopped."""
     work, folder = _work(arguments), Path(arguments.folder)
     settings, candidates = _settings(arguments)
-    base = candidates[tuned_recipe.NONE].settings
+    url = base_of(arguments.model) if _is_url(arguments.model) else None
     prompts = None if work.prompts is None else hashlib.sha256(msgspec.json.encode(work.prompts)).hexdigest()
-    header = Header(base, tuple(settings), work.plan, prompts)
+    compared = {name: recipe.settings for name, recipe in candidates.items()}
+    header = Header(url, arguments.model_name, compared, work.plan, prompts)
     file = RunFile(folder / "rounds.jsonl", header, "models, settings or prompts", "choose another --folder")
     rounds: list[Round] = file.results(_ROUND)
     measuring: Rounds = Started(work, candidates, folder)
-    if _is_url(arguments.model):
-        url, key = base_of(arguments.model), endpoint_key(arguments.api_key_file, "OPENAI_API_KEY")
+    if url is not None:
+        key = endpoint_key(arguments.api_key_file, "OPENAI_API_KEY")
         fields = {name: setting.fields for name, setting in settings.items()}
         measuring = Running(work, url, key, arguments.model_name, fields)
     began, stopped = time.monotonic(), False
