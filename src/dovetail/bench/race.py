@@ -6,7 +6,7 @@ Every setting has its turn in every round, so a slow minute meets all of them, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 import msgspec
@@ -20,6 +20,8 @@ _FEWEST = 3
 
 #: Context, concurrency and kind of a cell.
 Place = tuple[int, int, Kind]
+#: By place and wave, the logarithm of the decode speed.
+Speeds = dict[tuple[Place, int], float]
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -72,7 +74,7 @@ class Race:
 
     def __init__(self, settings: Sequence[str], rounds: Sequence[Round]) -> None:
         self._settings = settings
-        self._speeds: dict[str, dict[int, dict[Place, float]]] = {name: {} for name in settings}
+        self._speeds: dict[str, dict[int, Speeds]] = {name: {} for name in settings}
         self._cells: dict[str, list[Cell]] = {name: [] for name in settings}
         self.ruled_out: dict[str, str] = {}
         for each in rounds:
@@ -103,9 +105,13 @@ class Race:
         return max(known, key=lambda name: known[name], default=None)
 
     def _mean(self, name: str, until: int) -> float | None:
-        others = [self._speeds[other] for other in self.left]
-        rounds = [n for n in self._speeds[name] if n <= until and all(n in speeds for speeds in others)]
-        return fmean(_mean(self._speeds[name][n]) for n in rounds) if rounds else None
+        """Over the waves that all settings have which are left."""
+        means = []
+        for number in (number for number in self._speeds[name] if number <= until):
+            waves = set.intersection(*({*self._speeds[other].get(number, {})} for other in self.left))
+            if waves:
+                means.append(fmean(self._speeds[name][number][wave] for wave in waves))
+        return fmean(means) if means else None
 
     def _rule_out(self, number: int) -> None:
         """Rule out what is slower than the best, beyond doubt, after round `number`."""
@@ -123,13 +129,13 @@ class Race:
     def beside(
         self, name: str, other: str, *, until: int | None = None, where: Callable[[Place], bool] = lambda _: True
     ) -> Beside | None:
-        """One setting beside another, at the places that `where` takes; None if they have no round in common."""
+        """One setting beside another, in waves that both have, at the places that `where` takes; None without any."""
         logs = []
         for number, speeds in self._speeds[name].items():
             others = self._speeds[other].get(number, {})
-            both = [place for place in speeds if place in others and where(place)]
+            both = [wave for wave in speeds if wave in others and where(wave[0])]
             if both and (until is None or number <= until):
-                logs.append(fmean(speeds[place] - others[place] for place in both))
+                logs.append(fmean(speeds[wave] - others[wave] for wave in both))
         if not logs:
             return None
         interval = None if len(logs) < 2 else mean_interval(logs)
@@ -146,14 +152,17 @@ class Race:
         if not rounds:
             return Standing(name, 0, because=self.ruled_out.get(name))
         lengths = [cell.acceptance_length for cell in self._cells[name] if cell.acceptance_length is not None]
-        places = dict.fromkeys(place for speeds in rounds for place in speeds)
+        at_places: dict[Place, list[float]] = {}
+        for speeds in rounds:
+            for (place, _), speed in speeds.items():
+                at_places.setdefault(place, []).append(speed)
         return Standing(
             name,
             len(rounds),
             math.exp(fmean(map(_mean, rounds))),
             fmean(lengths) if lengths else None,
             self.beside(name, self._settings[0]),
-            {place_name(at): math.exp(fmean(speeds[at] for speeds in rounds if at in speeds)) for at in places},
+            {place_name(place): math.exp(fmean(logs)) for place, logs in at_places.items()},
             self.ruled_out.get(name),
         )
 
@@ -177,7 +186,7 @@ class Race:
 
     def limits(self, name: str) -> dict[str, int]:
         """Where drafting with `name` is slower than none, beyond doubt: from a context on, above a concurrency."""
-        places = sorted({place for speeds in self._speeds[name].values() for place in speeds})
+        places = sorted({place for speeds in self._speeds[name].values() for place, _ in speeds})
         slow_contexts = self._slow(name, sorted({context for context, _, _ in places}), 0)
         slow_batches = self._slow(name, sorted({batch for _, batch, _ in places}), 1)
         limits = {}
@@ -203,15 +212,17 @@ def place_name(place: Place) -> str:
     return f"{context} x {concurrency} {kind}"
 
 
-def _speeds(cells: Sequence[Cell]) -> dict[Place, float]:
-    """The logarithm of each cell's decode speed, of those that have one."""
-    waves = {
-        (cell.context, cell.concurrency, cell.kind): [math.log(wave) for wave in cell.waves if wave] for cell in cells
+def _speeds(cells: Sequence[Cell]) -> Speeds:
+    """The waves that could be timed."""
+    return {
+        ((cell.context, cell.concurrency, cell.kind), number): math.log(wave)
+        for cell in cells
+        for number, wave in enumerate(cell.waves)
+        if wave
     }
-    return {place: fmean(logs) for place, logs in waves.items() if logs}
 
 
-def _mean(speeds: Mapping[Place, float]) -> float:
+def _mean(speeds: Speeds) -> float:
     return fmean(speeds.values())
 
 

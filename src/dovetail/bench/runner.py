@@ -120,7 +120,8 @@ class Run:
         cell = variant.empty
         variant.target.check_context(cell.context, self._plan.tokens)
         # A prompt's own words are in no other prompt; the rest is the same in all variants.
-        place = f"{cell.endpoint} {cell.context} {cell.concurrency} {cell.kind} {cell.speculation}"
+        variant_of = "" if self._plan.alike else f"{cell.endpoint} {cell.speculation} "
+        place = f"{variant_of}{cell.context} {cell.concurrency} {cell.kind}"
         numbers = range(wave * cell.concurrency, (wave + 1) * cell.concurrency)
         if cell.kind == "own":
             start = self._plan.seed * self._requests(cell.concurrency)

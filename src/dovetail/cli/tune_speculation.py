@@ -85,7 +85,7 @@ def _work(arguments: argparse.Namespace) -> Work:
     kinds: list[Kind] = [kind for kind in KINDS if kind in _words(arguments.kinds, KINDS, "--kinds")]
     if arguments.tokens < 2:
         raise InvalidRequest("--tokens must be 2 or more: the speed is measured after the first token")
-    plan = Plan(contexts, concurrencies, tuple(kinds), arguments.tokens, arguments.requests, 0)
+    plan = Plan(contexts, concurrencies, tuple(kinds), arguments.tokens, arguments.requests, 0, alike=True)
     if arguments.prompts is None:
         return Work(plan, None, arguments.timeout)
     own = msgspec.structs.replace(plan, contexts=(), kinds=("own",))
