@@ -43,9 +43,14 @@ class Stepping(Model):
 
 
 @pytest.fixture(scope="module")
-def demo() -> Iterator[str]:
+def model() -> Stepping:
+    return Stepping()
+
+
+@pytest.fixture(scope="module")
+def demo(model: Stepping) -> Iterator[str]:
     """A Dovetail whose model is a script of which a step takes a while."""
-    with served(gateway(Stepping())) as url:
+    with served(gateway(model)) as url:
         yield url
 
 
@@ -147,7 +152,7 @@ def test_a_drafters_own_settings_are_not_given_to_a_lookup() -> None:
 
 
 def test_a_server_that_runs_is_tuned_as_far_as_requests_can(
-    demo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    demo: str, model: Stepping, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, words = tmp_path / "tuned", ["tune", "--speculation", demo, *SMALL, "--folder", str(tmp_path / "tuned")]
     assert cli.main([*words, "--rounds", "1", "--json"]) == 0
@@ -155,6 +160,13 @@ def test_a_server_that_runs_is_tuned_as_far_as_requests_can(
     result = json.loads(printed.out)
     assert {each["setting"] for each in result["standings"]} == {"none", "3", "up to 3"}
     assert all(each["rounds"] == 1 and each["tokens_per_second"] > 0 for each in result["standings"]), result
+    # Each setting got the same prompts.
+    of_rounds = [each for each in model.seen if each.max_tokens == 8]
+    prompts = [
+        {each.prompt for each in of_rounds if (each.draft_tokens, each.gated) == setting}
+        for setting in ((0, True), (3, False), (3, True))
+    ]
+    assert len(prompts[0]) > 2 and prompts[0] == prompts[1] == prompts[2]
     made = resolve(str(DEMO / "target"), {"drafter": str(DEMO / "drafter")}, recipe=str(folder / "recipe.yaml"))
     assert not made.advice_of("warning")
     chosen = {"none": (0, None), "3": (3, "off"), "up to 3": (3, "measured")}[result["best"]]
