@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import hashlib
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,8 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     header = Header(url, arguments.model_name, compared, work.plan, prompts)
     file = RunFile(folder / "rounds.jsonl", header, "models, settings or prompts", "choose another --folder")
     rounds: list[Round] = file.results(_ROUND)
-    measuring: Rounds = Started(work, candidates, folder)
-    if url is not None:
+    if url is None:
+        measuring: Rounds = Started(work, candidates, folder)
+    else:
         key = endpoint_key(arguments.api_key_file, "OPENAI_API_KEY")
         fields = {name: setting.fields for name, setting in settings.items()}
         measuring = Running(work, url, key, arguments.model_name, fields)
@@ -183,7 +185,7 @@ def _report(result: Result, arguments: argparse.Namespace, *, stopped: bool) -> 
     if result.recipe is not None:
         picture = Path(arguments.folder) / "picture.svg"
         tuning_report.draw(result, picture)
-        model = f"{'MODEL ' if _is_url(arguments.model) else ''}--recipe {result.recipe}"
+        model = f"{'MODEL ' if _is_url(arguments.model) else ''}--recipe {shlex.quote(result.recipe)}"
         console.print(f"picture: {picture}", markup=False, soft_wrap=True)
         console.print(f"dovetail serve {model}", style="bold green", markup=False, soft_wrap=True)
     if stopped:

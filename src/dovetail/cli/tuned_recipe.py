@@ -12,7 +12,6 @@ import yaml  # type: ignore[import-untyped]
 
 from dovetail.bench.race import Standing
 from dovetail.checkpoints import hub
-from dovetail.checkpoints.methods import LOOKUPS
 from dovetail.plan import Plan
 from dovetail.plan.embedded import LOOKUP
 from dovetail.plan.options import BY_NAME, GATE
@@ -80,14 +79,11 @@ def recipe(plan: Plan, setting: Setting, source: str) -> Recipe:
         and each.value is not None
         and name not in ("env", *CHOSEN)
         and (BY_NAME[name].group != "serving" or name in OF_ANSWERS)
-        and (BY_NAME[name].group != "drafting" or setting.method not in (None, *LOOKUPS))
+        and (BY_NAME[name].group != "drafting" or setting.method == plan.value("method"))
     }
-    own = setting.method == plan.value("method") and plan.value("drafter") is not None
-    if not own:
-        chosen.pop("drafter", None)
     values = {"drafter": NONE} if setting.method is None else setting.values
-    # Of a drafter that is a checkpoint, the config says the method.
-    values = {name: value for name, value in values.items() if not (own and name == "method")}
+    if "drafter" in chosen:
+        values.pop("method", None)  # its config says it
     target, gpus = plan.value("target"), plan.gpus
     match = Conditions(
         model=(target,) if hub.ID.fullmatch(target) else None,
