@@ -17,6 +17,7 @@ from dovetail.client.statistics import (
     bootstrap,
     difference,
     mcnemar,
+    mean_interval,
     pairs_needed,
     permutation,
     visible_difference,
@@ -139,3 +140,20 @@ def test_a_permutation_test_sees_what_differs_and_nothing_else() -> None:
     assert permutation([(["one two"] * 10, ["one three"] * 10)] * 2) <= 0.001
     assert permutation([([""], [""])]) == 1
     assert permutation([(["", "a"], ["", "a"])]) > 0.05
+
+
+def test_an_interval_of_a_mean_has_its_share_of_students_t() -> None:
+    """The density of t, added up between the ends, has the level."""
+    for n in (2, 3, 4, 6, 12, 40):
+        values = [math.sin(7 * i) for i in range(n)]
+        mean, freedom = sum(values) / n, n - 1
+        error = math.sqrt(sum((value - mean) ** 2 for value in values) / freedom / n)
+        interval = mean_interval(values)
+        assert mean - interval.low == pytest.approx(interval.high - mean)
+        end, steps = (interval.high - mean) / error, 20_000
+        scale = math.gamma(n / 2) / math.sqrt(freedom * math.pi) / math.gamma(freedom / 2)
+        places = ((i + 0.5) * end / steps for i in range(steps))
+        inside = 2 * sum(scale * (1 + t * t / freedom) ** (-n / 2) for t in places) * end / steps
+        assert inside == pytest.approx(0.95, abs=2e-4)
+    with pytest.raises(ValueError, match="two values"):
+        mean_interval([1.0])

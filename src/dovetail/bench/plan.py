@@ -10,11 +10,12 @@ import msgspec
 
 from dovetail.errors import InvalidRequest
 
-Kind = Literal["prose", "calls"]
+#: own: prompts of the user's.
+Kind = Literal["prose", "calls", "own"]
 KINDS: tuple[Kind, ...] = ("prose", "calls")
 #: off: no drafts. fixed: the drafter's own number in each step. gated: as many as pay. unknown: the server takes no
-#: setting for it.
-Speculation = Literal["off", "fixed", "gated", "unknown"]
+#: setting for it. `dovetail tune` has other names.
+Speculation = str
 _MOST_TOKENS = 10_000_000
 _MOST_CONCURRENT = 1024
 
@@ -22,7 +23,8 @@ _MOST_CONCURRENT = 1024
 class Plan(msgspec.Struct, frozen=True):
     """`tokens`: of each answer. `requests`: the fewest timed requests of a cell. `seed`: of the prompts' own words.
 
-    `shared_prefix`: whether all prompts of a length have the same beginning.
+    `shared_prefix`: whether all prompts of a length have the same beginning. `alike`: whether all variants get the same
+    prompts, which a cache then has.
     """
 
     contexts: tuple[int, ...]
@@ -32,6 +34,7 @@ class Plan(msgspec.Struct, frozen=True):
     requests: int
     seed: int
     shared_prefix: bool = False
+    alike: bool = False
 
     def waves(self, concurrency: int) -> int:
         """Timed waves of a cell, at least two, so that there is a spread. One more wave before them is dropped."""

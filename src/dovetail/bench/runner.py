@@ -86,6 +86,13 @@ class Run:
             for speculation, extra in target.variants.items()
         ]
 
+    async def warm_up(self, progress: Progress) -> None:
+        """The first wave of every place, untimed: a gate and caches meet all of them before one is measured."""
+        for group in self._groups():
+            for variant in group:
+                await self._wave(variant, 0)
+                progress(variant.empty.concurrency, "warming up")
+
     async def run(self, progress: Progress, finished: Callable[[Sequence[Cell]], None]) -> None:
         """Measure what is not measured yet. `finished` gets the cells of each place of the matrix."""
         for group in self._groups():
@@ -113,9 +120,15 @@ class Run:
         cell = variant.empty
         variant.target.check_context(cell.context, self._plan.tokens)
         # A prompt's own words are in no other prompt; the rest is the same in all variants.
-        place = f"{cell.endpoint} {cell.context} {cell.concurrency} {cell.kind} {cell.speculation}"
-        owns = [f"{self._plan.seed} {place} {wave} {i}" for i in range(cell.concurrency)]
-        requests = [await variant.target.prompt(cell.kind, cell.context, own) for own in owns]
+        variant_of = "" if self._plan.alike else f"{cell.endpoint} {cell.speculation} "
+        place = f"{variant_of}{cell.context} {cell.concurrency} {cell.kind}"
+        numbers = range(wave * cell.concurrency, (wave + 1) * cell.concurrency)
+        if cell.kind == "own":
+            start = self._plan.seed * self._requests(cell.concurrency)
+            requests = [variant.target.own_prompt(cell.context, start + number) for number in numbers]
+        else:
+            owns = [f"{self._plan.seed} {place} {number}" for number in numbers]
+            requests = [await variant.target.prompt(cell.kind, cell.context, own) for own in owns]
         before = await variant.target.counters()
         tasks = [
             asyncio.create_task(variant.target.arrival(request, cell.kind, self._plan.tokens, variant.extra))
@@ -138,7 +151,7 @@ class Run:
     def _check(self, timed: Timed, variant: _Variant) -> None:
         """Raises `NotTested` for an answer or a prompt of another length than planned."""
         sample, cell = timed.sample, variant.empty
-        if abs(sample.prompt_tokens - cell.context) > tolerance(cell.context):
+        if cell.kind != "own" and abs(sample.prompt_tokens - cell.context) > tolerance(cell.context):
             raise NotTested(f"a prompt has {sample.prompt_tokens} tokens by its usage instead of {cell.context}")
         if cell.kind == "prose" and sample.tokens < self._plan.tokens:
             refused = "" if variant.target.ignores_eos else "it refuses ignore_eos, and "

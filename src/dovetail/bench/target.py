@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -45,6 +45,7 @@ class Target:
         self._counts = False
         self._empty = Shape(0, 0, shared_prefix)
         self._shapes: dict[tuple[Kind, int], Shape] = {}
+        self._own: dict[int, list[Mapping[str, Any]]] = {}
 
     @property
     def model(self) -> str | None:
@@ -103,6 +104,23 @@ class Target:
         if self._tokenizes:
             known = await prompts.fitted(kind, context, own, self._count, known)
         return prompts.request(kind, known, own)
+
+    async def take(self, own: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """Count the tokens of the user's prompts, and put together those between the same powers of two.
+
+        Returns the tokens of the longest prompt of each class, in order. Raises `NotTested`.
+        """
+        classes: dict[int, list[tuple[int, Mapping[str, Any]]]] = {}
+        for request in own:
+            count = await self._count(request)
+            classes.setdefault(count.bit_length(), []).append((count, request))
+        of = [classes[size] for size in sorted(classes)]
+        self._own = {max(count for count, _ in each): [request for _, request in each] for each in of}
+        return tuple(self._own)
+
+    def own_prompt(self, context: int, number: int) -> Mapping[str, Any]:
+        """The prompts of a class in turns. `context`: the tokens of its longest one."""
+        return self._own[context][number % len(self._own[context])]
 
     async def counters(self) -> Reading | None:
         """vLLM's counters of draft tokens now; None if the endpoint has none."""

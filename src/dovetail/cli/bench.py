@@ -7,13 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import socket
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -30,15 +25,16 @@ from dovetail.bench.result import Client, Header, Result, ResumeFile, commit, ma
 from dovetail.bench.runner import Run, ratios
 from dovetail.bench.target import Target
 from dovetail.cli.files import endpoint_key, print_json, read_text
+from dovetail.cli.served import served
 from dovetail.client.endpoint import Endpoint, Limits
-from dovetail.client.probe import healthy
 from dovetail.client.statistics import Interval
 from dovetail.client.transport import HttpTransport, base_of
 from dovetail.errors import InvalidRequest
 
 #: The environment variables with the keys of the first and the second URL. A key is never sent to the other one.
 KEY_VARIABLES = ("OPENAI_API_KEY", "OPENAI_API_KEY_2")
-_MATRIX, _DEMO_MATRIX = "1k,8k x 1,4", "256,1k x 1,4"
+MATRIX, _DEMO_MATRIX = "1k,8k x 1,4", "256,1k x 1,4"
+_START_S = 300.0
 _INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
@@ -50,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.url is not None:
         return _run(arguments, plan, [base_of(url) for url in (arguments.url, arguments.url2) if url is not None])
     print("starting the bundled demo model", file=sys.stderr)
-    with demo_endpoint() as url:
+    with served("the demo model", within=_START_S) as url:
         return _run(arguments, plan, [url])
 
 
@@ -86,7 +82,7 @@ def _run(arguments: argparse.Namespace, plan: Plan, urls: list[str]) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
-    contexts, concurrencies = parse_matrix(arguments.matrix or (_DEMO_MATRIX if arguments.url is None else _MATRIX))
+    contexts, concurrencies = parse_matrix(arguments.matrix or (_DEMO_MATRIX if arguments.url is None else MATRIX))
     kinds: list[Kind] = [kind for kind in KINDS if kind in arguments.kinds.split(",")]
     if not kinds or len(kinds) < len(set(arguments.kinds.split(","))):
         raise InvalidRequest(f"--kinds knows {' and '.join(KINDS)}, not {arguments.kinds!r:.80}")
@@ -134,36 +130,6 @@ def _report(
     if any(cell.because is not None for cell in cells):
         return 2
     return 1 if any(cell.calls.wrong for cell in cells) else 0
-
-
-_START_S, _END_S = 300.0, 30.0
-
-
-@contextlib.contextmanager
-def demo_endpoint() -> Iterator[str]:
-    """The URL of `dovetail serve` in a process of its own. Raises `InvalidRequest` if it does not start."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    command = [sys.executable, "-m", "dovetail", "serve", "--port", str(port)]
-    with tempfile.TemporaryFile() as complaints:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints)
-        try:
-            deadline = time.monotonic() + _START_S
-            while not healthy(port):
-                if (code := child.poll()) is not None or time.monotonic() > deadline:
-                    complaints.seek(0)
-                    last = complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
-                    reason = last or (f"nothing after {_START_S:.0f} s" if code is None else f"exit code {code}")
-                    raise InvalidRequest(f"the demo model does not start: {reason}")
-                time.sleep(0.1)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            child.terminate()
-            try:
-                child.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
 
 
 def _compare(arguments: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ import difflib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from importlib import import_module
 
 from dovetail import __version__
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_missing_streams()
     words = sys.argv[1:] if argv is None else argv
     command, second = ([word for word in words if not word.startswith("-")] + [None, None])[:2]
-    parser = _parser("bench compare" if (command, second) == ("bench", "compare") else command, "--help-all" in words)
+    parser = _parser("bench compare" if (command, second) == ("bench", "compare") else command, words)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         _refuse_unknown(parser, arguments.command, unknown)
@@ -95,11 +95,12 @@ def _line(message: str) -> str:
     return "".join(character if character.isprintable() else " " for character in message)
 
 
-def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
+def _parser(command: str | None, words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of all commands. `serve` and `plan` have their many options only if they are the `command` that runs.
 
-    `help_all`: the help shows every option, and not only the common ones.
+    With --help-all among `words` the help shows every option, and not only the common ones.
     """
+    help_all = "--help-all" in words
     parser = argparse.ArgumentParser(prog="dovetail", description="Tool calls that stay exact at speculative speed.")
     parser.add_argument("--version", action="version", version=f"dovetail {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -235,27 +236,13 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     )
     lint.add_argument("--json", action="store_true", help="print JSON")
 
-    tune = _command(commands, "tune", "compile the GPU kernel for latents ahead of time, and show which tiles fit")
-    tune.add_argument(
-        "--arch",
-        action="append",
-        choices=("sm_80", "sm_90", "sm_100", "sm_120"),
-        help="an architecture; may be given several times (default: all)",
+    tune = _command(
+        commands, "tune", "compare ways of drafting on this machine, or tiles of the GPU kernel for latents"
     )
-    tune.add_argument(
-        "--cache",
-        action="append",
-        choices=("bfloat16", "fp8", "fp8_ds_mla"),
-        help="a type of KV cache; may be given several times (default: all)",
-    )
-    tune.add_argument(
-        "--no-compile", action="store_true", help="show the table that comes with Dovetail; needs no Triton"
-    )
-    tune.add_argument(
-        "--measure", action="store_true", help="time the table's tiles on this machine's GPU; the times then choose"
-    )
-    tune.add_argument("--write", metavar="FILE", help="write the table with what was compiled or measured in it")
-    tune.add_argument("--json", action="store_true", help="print JSON: every row, with those that do not fit")
+    if command == "tune" and "--speculation" in words:
+        _add_tune_speculation(tune, help_all=help_all)
+    else:
+        _add_tune(tune)
 
     bench = _command(commands, "bench", "measure an endpoint: decode, prefill and drafting, by context and concurrency")
     (_add_bench_compare if command == "bench compare" else _add_bench)(bench)
@@ -343,6 +330,82 @@ def _add_verify(verify: argparse.ArgumentParser) -> None:
         default="any",
         help="failures that make the exit code 1: names of suites and steps, any, none (default: any)",
     )
+
+
+def _add_tune(tune: argparse.ArgumentParser) -> None:
+    tune.description = "compile the GPU kernel for latents ahead of time, and show which tiles fit"
+    tune.epilog = "`dovetail tune --speculation --help` has the command that compares ways of drafting."
+    tune.add_argument(
+        "--arch",
+        action="append",
+        choices=("sm_80", "sm_90", "sm_100", "sm_120"),
+        help="an architecture; may be given several times (default: all)",
+    )
+    tune.add_argument(
+        "--cache",
+        action="append",
+        choices=("bfloat16", "fp8", "fp8_ds_mla"),
+        help="a type of KV cache; may be given several times (default: all)",
+    )
+    tune.add_argument(
+        "--no-compile", action="store_true", help="show the table that comes with Dovetail; needs no Triton"
+    )
+    tune.add_argument(
+        "--measure", action="store_true", help="time the table's tiles on this machine's GPU; the times then choose"
+    )
+    tune.add_argument("--write", metavar="FILE", help="write the table with what was compiled or measured in it")
+    tune.add_argument("--json", action="store_true", help="print JSON: every row, with those that do not fit")
+
+
+def _add_tune_speculation(tune: argparse.ArgumentParser, *, help_all: bool) -> None:
+    tune.description = "find the fastest way of drafting on this machine, and write it as a recipe for `serve`"
+    tune.usage = "dovetail tune --speculation [URL|MODEL] [--option VALUE …]"
+    # Takes a fifth of a second, which only these commands need.
+    from dovetail.cli.tuned_recipe import CHOSEN, OF_ANSWERS
+    from dovetail.plan.options import OPTIONS
+
+    addresses = {each.name for each in OPTIONS if each.group == "serving"} - {*OF_ANSWERS}
+    _add_plan_options(tune, help_all=help_all, also_common=("vllm",), left_out={*CHOSEN, *addresses})
+    what = tune.add_argument_group("what is compared")
+    what.add_argument("--speculation", action="store_true", help=argparse.SUPPRESS)
+    what.add_argument("--methods", metavar="NAME[,NAME]", help="(default: the drafter's own, and the engine's lookup)")
+    what.add_argument("--draft-tokens", dest="numbers", metavar="K[,K]", default="1,3,5", help="(default: 1,3,5)")
+    what.add_argument(
+        "--gates",
+        metavar="off,measured",
+        default="off,measured",
+        help="K in each step, and as the gate chooses up to the largest K (default: both)",
+    )
+    work = tune.add_argument_group("on what")
+    work.add_argument(
+        "--prompts", metavar="FILE|DIR", help="chat requests, one a line, or recordings of `serve --record`"
+    )
+    work.add_argument(
+        "--matrix",
+        metavar="M",
+        help='contexts x requests at once (default: "1k,8k x 1,4"; for the demo model "256,1k x 1")',
+    )
+    work.add_argument(
+        "--kinds", metavar="KIND[,KIND]", default="prose,calls", help="without --prompts: prose, calls (default: both)"
+    )
+    for option, kind, default, text in (
+        ("--tokens", _positive, 64, "most tokens of an answer"),
+        ("--requests", _positive, 2, "fewest timed requests of a setting at each place, in a round"),
+        ("--rounds", _positive, 5, "most rounds"),
+        ("--minutes", _seconds, 30.0, "minutes after which no round begins"),
+        ("--timeout", _seconds, 600.0, "most seconds for an answer"),
+    ):
+        work.add_argument(option, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})")
+    work.add_argument("--model-name", metavar="NAME", help="the model's name at URL, if it serves several")
+    work.add_argument("--api-key-file", metavar="FILE", help="file with the key of URL (default: $OPENAI_API_KEY)")
+    output = tune.add_argument_group("output")
+    output.add_argument(
+        "--folder",
+        metavar="DIR",
+        default="dovetail-tune",
+        help="gets rounds, recipe and picture (default: dovetail-tune)",
+    )
+    output.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
@@ -434,7 +497,9 @@ _HEADINGS = {
 }
 
 
-def _add_plan_options(parser: argparse.ArgumentParser, *, help_all: bool, also_common: Sequence[str]) -> None:
+def _add_plan_options(
+    parser: argparse.ArgumentParser, *, help_all: bool, also_common: Sequence[str], left_out: Container[str] = ()
+) -> None:
     """Add the settings of a plan as options. An option that is not on the command line is absent from the result.
 
     The help shows the common options and those in `also_common`, or every option with `help_all`.
@@ -456,7 +521,7 @@ def _add_plan_options(parser: argparse.ArgumentParser, *, help_all: bool, also_c
     for group, heading in _HEADINGS.items():
         arguments = parser.add_argument_group(heading, argument_default=argparse.SUPPRESS)
         for option in OPTIONS:
-            if option.group == group and option.command_line:
+            if option.group == group and option.command_line and option.name not in left_out:
                 option.add_to(arguments, in_help=help_all or option.common or option.name in also_common)
 
 

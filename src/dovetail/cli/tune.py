@@ -1,6 +1,7 @@
 """`dovetail tune`: compiles every candidate of the GPU kernel ahead of time, and shows what fits and what is chosen.
 
-With --measure it times the rows of the table on this machine's GPU, whose times then choose.
+With --measure it times the rows of the table on this machine's GPU, whose times then choose. `--speculation` is
+another command, in `tune_speculation.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ _MEASURED = [work._replace(heads=heads, queries=queries) for work in _WORKS for 
 _PREDICTED = "predicted by a model (engine/tuning/model.py), never measured."
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int | None:
+    if "speculation" in arguments:
+        from dovetail.cli import tune_speculation
+
+        return tune_speculation.run(arguments)
     archs: list[str] = arguments.arch or list(ARCHITECTURES)
     kinds: list[Kind] = arguments.cache or list(KINDS)
     console = Console(highlight=False, stderr=arguments.json)
@@ -44,6 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         _show(selected.rows, console)
         _show_choices(fits, archs, kinds, console)
+    return None
 
 
 def _select(whole: Table, archs: list[str], kinds: list[Kind]) -> Table:

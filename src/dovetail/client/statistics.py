@@ -84,6 +84,37 @@ def bootstrap(
     return Interval(quantile(values, (1 - level) / 2), quantile(values, (1 + level) / 2))
 
 
+def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
+    """Student's interval of a mean: wide enough for the few values for which a bootstrap is too narrow.
+
+    Raises `ValueError` with fewer than two values.
+    """
+    n = len(values)
+    if n < 2:
+        raise ValueError("an interval of a mean needs at least two values")
+    mean = sum(values) / n
+    error = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    half = _student(0.5 + level / 2, n - 1) * error
+    return Interval(mean - half, mean + half)
+
+
+def _student(share: float, freedom: int) -> float:
+    """The quantile of Student's t: exact for one and two degrees of freedom, else 0.2 % off at 0.975 (Abramowitz and
+    Stegun, 26.7.5)."""
+    if freedom == 1:
+        return math.tan(math.pi * (share - 0.5))
+    if freedom == 2:
+        return (2 * share - 1) / math.sqrt(2 * share * (1 - share))
+    z = _NORMAL.inv_cdf(share)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + math.fsum(term / freedom**i for i, term in enumerate(terms, 1))
+
+
 def percentiles(
     groups: Sequence[Sequence[float]], shares: Sequence[float], *, level: float = 0.95, resamples: int = 400
 ) -> list[tuple[float, Interval]]:

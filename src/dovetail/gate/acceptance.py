@@ -123,12 +123,14 @@ class Track:
         """Add the new steps. The drafts before them lose weight (`_left`)."""
         if not self.new:
             return
-        tested, accepted_counts = self.tested, self.accepted
-        if tested:
-            new, stood = sum(times for _, _, times in self.new), sum(times for _, some, times in self.new if some)
-            if (left := _left(tested[0], accepted_counts[0], new, stood)) < 1:
-                tested[:] = [left * count for count in tested]
-                accepted_counts[:] = [left * count for count in accepted_counts]
+        tested, accepted_counts, new, stood = self.tested, self.accepted, 0, 0
+        for _, accepted, times in self.new:
+            new += times
+            if accepted:
+                stood += times
+        if tested and (left := _left(tested[0], accepted_counts[0], new, stood)) < 1:
+            tested[:] = [left * count for count in tested]
+            accepted_counts[:] = [left * count for count in accepted_counts]
         for asked, accepted, times in self.new:
             if asked > len(tested):
                 missing = [0.0] * (asked - len(tested))
@@ -152,7 +154,8 @@ class Track:
         own drafts. At a position where few of them were tested it follows `likely`, lowered by the same factor as at
         the position before.
         """
-        survivals, survival, factor = list[float](), 1.0, 1.0
+        survivals: list[float] = []
+        survival = factor = 1.0
         for shared, tested, accepted in zip(likely, self.tested, self.accepted, strict=False):
             probability = (accepted + _REQUEST_WEIGHT * factor * shared) / (tested + _REQUEST_WEIGHT)
             factor = probability / shared if probability < shared else 1.0

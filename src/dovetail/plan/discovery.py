@@ -71,7 +71,7 @@ def discover(user_layers: list[Layer], checkpoints: CheckpointResolver, recipe_n
     facts = _facts(layers, gpus, name, target)
     if chosen is None:
         layers += _recipe_layers(facts, candidates, target is None, advice)
-    elif target is not None and not recipe.possible(facts, candidates):
+    elif target is not None and chosen.match is not None and not recipe.possible(facts, candidates):
         other = f"recipe {chosen.name} is for something else: {conditions_text(chosen.match)}"
         advice.append(Advice("warning", "recipe", other))
     drafter = _drafter(layers, checkpoints, target, advice)

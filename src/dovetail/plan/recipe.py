@@ -355,8 +355,8 @@ def _layer_for(facts: Facts, recipe: Recipe) -> Layer:
     if facts.drafter is UNSET:
         own, method = recipe.settings.get("method"), facts.settings.get("method", UNSET)
         drafts_alike = method in (UNSET, own) or (own is None and method not in (None, "mtp", *LOOKUPS))
-    else:
-        drafts_alike = _is_named(facts.drafter, recipe.drafters)
+    else:  # numbers of drafts that were measured at a server that ran are for any drafter
+        drafts_alike = _is_named(facts.drafter, recipe.drafters) or not (recipe.drafters or "method" in recipe.settings)
     if drafts_alike and not lacks_mtp(facts, recipe):
         return Layer(source, values)
     return Layer(source, {name: value for name, value in values.items() if BY_NAME[name].group != "drafting"})
