@@ -26,7 +26,7 @@ from dovetail.gateway.http.response import (
     streamed,
     whole,
 )
-from dovetail.gateway.limits.bodies import Bodies, Body, cache_salt, check_count
+from dovetail.gateway.limits.bodies import Bodies, Body, check_count, salt_and_session
 from dovetail.gateway.limits.keys import Account, limited, metered, salted
 from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
 from dovetail.gateway.observe.capture import Captures
@@ -212,7 +212,9 @@ class Endpoint:
         exchange = self._read(body, account)
         report.model, report.streams = exchange.model, exchange.streams
         check_model(exchange.model, self._serving.settings, account)
-        exchange.turn_request = self._salted(exchange.turn_request, cache_salt(body), account)
+        salt, session = salt_and_session(body)
+        request = replace(exchange.turn_request, session=report.session or session)
+        exchange.turn_request = self._salted(request, salt, account)
         return exchange
 
     def _salted(self, request: TurnRequest, salt: str | None, account: Account | None) -> TurnRequest:
