@@ -1,4 +1,4 @@
-"""Four real vLLM and two gateways in front of them, which do not know of each other: who gets what, and what is cached."""
+"""Four real vLLM, and two gateways that do not know of each other: who gets what, and what is cached."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 from dovetail.completion import Completion
 
-#: Of a prompt whose conversation is not known, so many of the first tokens count.
+#: How many of the first tokens count, of a prompt whose conversation is not known.
 _BEGINNING = 1024
 #: A server is passed over if it runs more requests than this many times the average of all, plus the slack. A lower
 #: bound spreads work better, and loses more of what is cached (`python -m benchmarks.fleet`).
