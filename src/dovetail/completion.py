@@ -136,6 +136,9 @@ class Completion(msgspec.Struct, frozen=True):
     `ends_loops`: whether an engine that can ends an answer that repeats itself, with the finish reason "length".
     `cache_salt`: only completions with the same one share the prompts that an engine has cached, None among them. An
     engine whose `EngineInfo.salts_cache` is false ignores it.
+    `session`: what the requests of one conversation have in common, in printable ASCII. An engine with several servers
+    sends them to the same one, and an engine behind HTTP passes it on, as `X-Session-ID`. "" if it is not known.
+    `priority`: requests with a lower number go first. Only for an engine whose `EngineInfo.priorities` is true.
     `request_id`: the request's name in logs and records.
     `trace_context`: the headers `traceparent` and `tracestate` (https://www.w3.org/TR/trace-context/), which an engine
     behind HTTP sends with its request.
@@ -164,6 +167,8 @@ class Completion(msgspec.Struct, frozen=True):
     trace_context: Mapping[str, str] = {}
     pictures: tuple[Picture, ...] = ()
     picture_token: int | None = None
+    session: str = ""
+    priority: int = 0
 
     @property
     def seen(self) -> Sequence[Hashable]:
@@ -237,6 +242,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     `reports_steps`: whether each batch is one step. Over HTTP, one batch may cover several.
     `salts_cache`: whether the engine keeps cached prompts with different salts apart.
     `pictures`: whether the engine takes prompts with pictures.
+    `priorities`: whether a completion may have a `priority`.
     """
 
     context: int
@@ -249,6 +255,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     reports_steps: bool = False
     salts_cache: bool = False
     pictures: bool = False
+    priorities: bool = False
 
 
 class MetricSample(NamedTuple):

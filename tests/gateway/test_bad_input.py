@@ -160,7 +160,6 @@ UNSUPPORTED: list[tuple[str, Any, Any]] = [
     ("skip_special_tokens", False, True),
     ("include_stop_str_in_output", True, False),
     ("echo", True, False),
-    ("priority", -1, 0),
     ("prediction", {"type": "content", "content": "a"}, None),
     ("audio", {"voice": "alloy", "format": "wav"}, None),
     ("modalities", ["text", "audio"], ["text"]),

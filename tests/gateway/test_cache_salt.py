@@ -11,7 +11,7 @@ import pytest
 from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.limits.bodies import cache_salt
+from dovetail.gateway.limits.bodies import salt_and_session
 from dovetail.tokens import Tokenizer
 from tests.gateway.named_keys import bearer, keyed, named
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
@@ -88,8 +88,8 @@ async def test_a_salt_that_is_no_text_is_refused(
 
 
 def test_a_salt_elsewhere_in_the_body_is_none() -> None:
-    assert cache_salt(b'{"metadata": {"cache_salt": 5}}') is None
-    assert cache_salt(b'["cache_salt"]') is None and cache_salt(b'"cache_salt') is None
+    assert salt_and_session(b'{"metadata": {"cache_salt": 5}}')[0] is None
+    assert salt_and_session(b'["cache_salt"]')[0] is None and salt_and_session(b'"cache_salt')[0] is None
 
 
 async def test_an_engine_without_salts_is_told_about(

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dovetail.backends import vllm
 from dovetail.backends.remote import PATIENCE_S, Deadlines, RemoteEngine, Server, read_vocabulary
+from dovetail.backends.remote.members import Members, finder, together
 from dovetail.cli.server_checks import check_server, check_started, until_passed
 from dovetail.cli.startup_progress import StartupProgress, errors_ignored
 from dovetail.cli.terminal import PROBLEM
@@ -63,10 +64,15 @@ def external_engine(
     vocabulary, key = read_vocabulary(Path(plan.folders["target"]), tokenizer), read_key(plan, "engine_api_key_file")
     # A server that is left out is checked again and again, so each warning is shown once.
     check = partial(check_server, plan, fmt, tokenizer, cache(progress.say))
-    urls = [url.strip() for url in plan.value("engine").split(",")]
-    servers = [Server(url, vocabulary, key=key, check=check, deadlines=_deadlines(plan)) for url in urls]
-    console.print(Text(f"checking {', '.join(server.name for server in servers)}", "dim"), soft_wrap=True)
-    return RemoteEngine(servers, patience_s=plan.value("engine_down_timeout") or PATIENCE_S, joined=joined)
+    addresses = [address.strip() for address in plan.value("engine").split(",")]
+    finders = {address: find for address in addresses if (find := finder(address)) is not None}
+    server = partial(Server, vocabulary=vocabulary, key=key, check=check, deadlines=_deadlines(plan))
+    servers = [server(address) for address in addresses if address not in finders]
+    names = (*(server.name for server in servers), *finders)
+    console.print(Text(f"checking {', '.join(names)}", "dim"), soft_wrap=True)
+    members = Members(together([*finders.values()]), server) if finders else None
+    patience_s = plan.value("engine_down_timeout") or PATIENCE_S
+    return RemoteEngine(servers, members=members, patience_s=patience_s, joined=joined)
 
 
 def _vllm_engine(

@@ -39,14 +39,18 @@ _MODE = re.compile(r"0?[0-7]{3}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+#: A server, a name with several addresses, or a service of Kubernetes.
+_ADDRESS = re.compile(r"\s*(https?|dns|kubernetes)://[^\s/?#]+\S*\s*")
+
+
 def _validate_engine(value: str) -> None:
-    if value in ("embedded", "vllm") or all(re.fullmatch(r"https?://[^\s/?#]+\S*", url) for url in value.split(",")):
+    if value in ("embedded", "vllm") or all(map(_ADDRESS.fullmatch, value.split(","))):
         return
     if value in ("sglang", "trtllm"):
         raise PlanError(f"start it with the command that `dovetail plan --emit {value}` prints, and give its URL")
     raise PlanError(
-        "it can be embedded, vllm, or the URL of a running server, like http://127.0.0.1:8001, or several URLs "
-        "separated by commas"
+        "it can be embedded, vllm, or the URL of a running server, like http://127.0.0.1:8001, or several separated by "
+        "commas; dns://NAME:PORT and kubernetes://SERVICE stand for all servers behind a name"
     )
 
 
@@ -172,7 +176,7 @@ OPTIONS: tuple[Option, ...] = (
         "the engine that runs the model: Dovetail's own, vLLM, or servers that already run (default: embedded if it "
         "can run the plan and no GPUs are named or detected, else vllm)",
         gateway=True,
-        metavar="embedded|vllm|URL[,URL]",
+        metavar="embedded|vllm|URL[,URL]|dns://NAME:PORT|kubernetes://SERVICE",
         common=True,
         validate=_validate_engine,
     ),

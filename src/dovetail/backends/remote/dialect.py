@@ -78,6 +78,8 @@ class Dialect(Protocol):
     delays_ends: ClassVar[bool]
     #: Whether the server keeps cached prompts with different salts apart.
     salts_cache: ClassVar[bool]
+    #: Whether the server takes requests with a priority.
+    priorities: ClassVar[bool]
     #: Whether the server may read the text of a prompt with pictures again, in place of its ids (`sglang_pictures`).
     rereads: ClassVar[bool]
 

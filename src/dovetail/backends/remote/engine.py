@@ -1,95 +1,35 @@
-"""Several servers behind HTTP as one engine: picks a server for each request, and resends when a server is lost."""
+"""Several servers behind HTTP as one engine: which are there, which gets a request, and what if one is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Hashable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing
 
+from dovetail.backends.remote import routing
 from dovetail.backends.remote.crash_suspects import CrashSuspects
 from dovetail.backends.remote.errors import NoServer, ServerLost
+from dovetail.backends.remote.members import Members
 from dovetail.backends.remote.server import Server
 from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
 from dovetail.errors import EngineBusy, EngineError, EngineTimeout, EngineUnavailable
 
-#: Prefixes are remembered in steps of this many tokens. The servers' own cache blocks are smaller.
-BLOCK = 128
-#: The most prefixes to remember, at about 100 bytes each.
-_MOST_BLOCKS = 1 << 17
-#: A server that has the prefix is skipped if it runs more than twice as many requests as the least loaded, plus this.
-_SLACK = 4
-
-#: The number of requests that run on a server now, and of all that were ever sent to it.
-Load = tuple[int, int]
-
-
-class Affinity:
-    """Remembers which server got which prefix: the `most` last used prefixes, in steps of `block` tokens."""
-
-    def __init__(self, most: int = _MOST_BLOCKS, block: int = BLOCK) -> None:
-        self._most, self._block = most, block
-        self._servers: OrderedDict[int, str] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._servers)
-
-    def prefixes(self, prompt: Sequence[Hashable]) -> list[int]:
-        """A hash for each prefix of `prompt` in whole blocks, from the shortest to the longest."""
-        hashes: list[int] = []
-        before = 0
-        for start in range(0, len(prompt) - self._block + 1, self._block):
-            before = hash((before, *prompt[start : start + self._block]))
-            hashes.append(before)
-        return hashes
-
-    def candidates(self, prefixes: Sequence[int]) -> Iterable[str]:
-        """The servers that were last sent a prompt with one of the `prefixes`, the longest prefix first."""
-        servers = (self._servers.get(prefix) for prefix in reversed(prefixes))
-        return dict.fromkeys(server for server in servers if server is not None)
-
-    def remember(self, prefixes: Sequence[int], server: str) -> None:
-        """A prompt with these `prefixes` goes to `server`."""
-        # The longest prefix is forgotten first, because the fewest prompts share it.
-        for prefix in reversed(prefixes):
-            self._servers[prefix] = server
-            self._servers.move_to_end(prefix)
-        while len(self._servers) > self._most:
-            self._servers.popitem(last=False)
-
-
-def choose(loads: Mapping[str, Load], candidates: Iterable[str]) -> str:
-    """The first of `candidates` that is not much fuller than the least loaded server, else the least loaded server.
-
-    `loads`: the servers to choose from; at least one.
-    """
-    least = min(loads, key=lambda server: loads[server])
-    most = 2 * loads[least][0] + _SLACK
-    return next((server for server in candidates if server in loads and loads[server][0] <= most), least)
-
-
 _log = logging.getLogger(__name__)
 
-#: Seconds between two looks at a server's health.
+#: Seconds between two looks at a server's health, and at which servers there are.
 POLL_S = 1.0
+FOLLOW_S = 2.0
 #: Seconds that a request waits for a server to come back.
 PATIENCE_S = 60.0
 _MOST_SENDS = 2
 
 
 class RemoteEngine:
-    """An engine that completes on `servers`, which hold the same model. `stop` closes them.
+    """An engine that completes on `servers` and on those that `members` finds. All hold the same model.
+
+    A server that `members` does not find any more gets no new requests, and is closed when it has answered those that
+    it has. `stop` closes all servers.
 
     A request whose server is lost before the first token came is sent again, once: to another server, or, if none is
     up, to the first that comes back within `patience_s` seconds. At most `most_waiting` requests wait like this. If the
@@ -103,21 +43,25 @@ class RemoteEngine:
         self,
         servers: Sequence[Server],
         *,
+        members: Members | None = None,
         patience_s: float = PATIENCE_S,
         most_waiting: int = 256,
         survived: Callable[[Server], Awaitable[bool]] = Server.healthy,
         joined: Callable[[Server], Coroutine[None, None, None]] | None = None,
     ) -> None:
         self._servers = {server.name: server for server in servers}
-        if not servers or len(self._servers) < len(servers):
+        if not (servers or members) or len(self._servers) < len(servers):
             raise EngineError("engine must name at least one server, and each server once")
+        self._fixed = frozenset(self._servers)
+        self._members = members
+        self._unfound = ""  # why nobody knew which servers there are, when that was asked last
         self._patience_s, self._most_waiting = patience_s, most_waiting
         self._survived = survived
         self._joined = joined
         self._joining: dict[str, asyncio.Task[None]] = {}
-        self._affinity = Affinity()
         self._suspects = CrashSuspects()
-        self._watches: list[asyncio.Task[None]] = []
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._following: asyncio.Task[None] | None = None
         self._info: EngineInfo | None = None
         self._some_up = asyncio.Event()
         self._waiting = self._resent = 0
@@ -141,7 +85,12 @@ class RemoteEngine:
         """
         if self._info is not None:
             raise EngineError("the engine was started already")
+        if self._members is not None:
+            found = map(self._members.server, await self._members.find())
+            self._servers |= {server.name: server for server in found if server.name not in self._servers}
         servers = list(self._servers.values())
+        if not servers:
+            raise EngineError("what engine names finds no engine now")
         async with AsyncExitStack() as undo:
             for server in servers:
                 undo.push_async_callback(server.close)
@@ -157,11 +106,13 @@ class RemoteEngine:
             all(info.bounds_reasoning for info in infos),
             salts_cache=all(info.salts_cache for info in infos),
             pictures=all(info.pictures for info in infos),
+            priorities=all(info.priorities for info in infos),
         )
-        for server in servers:
-            server.least_context = self._info.context
         self._some_up.set()
-        self._watches = [asyncio.create_task(self._watch(server)) for server in servers]
+        for server in servers:
+            self._begin_watch(server, self._info.context)
+        if self._members is not None:
+            self._following = asyncio.create_task(self._follow(self._members))
 
     async def _open(self, servers: Sequence[Server]) -> list[EngineInfo]:
         """The limits of the servers that are up. Raises `EngineError` if none is up, or if one must not be used."""
@@ -180,8 +131,8 @@ class RemoteEngine:
         """End running completions, each with `EngineBusy`, and close all connections."""
         self._info = None
         self._some_up.set()
-        tasks = [*self._watches, *self._joining.values()]
-        self._watches, self._joining = [], {}
+        tasks = [*self._watches.values(), *self._joining.values(), *filter(None, [self._following])]
+        self._watches, self._joining, self._following = {}, {}, None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -203,13 +154,13 @@ class RemoteEngine:
 
     async def _complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
         _ = self.info
-        prefixes = self._affinity.prefixes(completion.seen)
+        key = routing.key_of(completion)
         tried: set[str] = set()  # servers that were full or lost
         busy: list[EngineBusy] = []
         losses = sends = 0
         deadline = self._patience()
         while True:
-            server = await self._server(prefixes, tried, deadline)
+            server = await self._server(key, tried, deadline)
             begun = False
             try:
                 async with aclosing(self._from(server, completion)) as batches:
@@ -280,7 +231,7 @@ class RemoteEngine:
             MetricSample("waiting_for_server", {}, self._waiting),
         ]
         for server in servers:
-            if len(servers) == 1:
+            if len(servers) == 1 and self._members is None:
                 samples += server.gauges()
                 continue
             named = {"server": server.name}
@@ -293,9 +244,11 @@ class RemoteEngine:
         return _now() + self._patience_s
 
     def _up_but(self, tried: Collection[str]) -> list[Server]:
-        return [server for name, server in self._servers.items() if server.up and name not in tried]
+        return [
+            server for name, server in self._servers.items() if server.up and not server.leaving and name not in tried
+        ]
 
-    async def _server(self, prefixes: Sequence[int], tried: set[str], deadline: float) -> Server:
+    async def _server(self, key: bytes, tried: set[str], deadline: float) -> Server:
         """The server for a request. If all are `tried` or down, waits for one, and tries all again.
 
         Raises `NoServer`.
@@ -304,10 +257,8 @@ class RemoteEngine:
             self._signal()
             await self._wait(deadline)
             tried.clear()
-        loads = {server.name: (server.running, server.sent) for server in up}
-        server = self._servers[choose(loads, self._affinity.candidates(prefixes))]
-        self._affinity.remember(prefixes, server.name)
-        return server
+        loads = {server.name: server.load for server in up}
+        return self._servers[routing.choose(loads, routing.order(key, loads))]
 
     async def _wait(self, deadline: float) -> None:
         """Wait for a server to be up. Raises `NoServer`, and `EngineBusy` when the engine stops."""
@@ -327,7 +278,7 @@ class RemoteEngine:
 
     def _signal(self) -> None:
         """Let waiting requests go on if a server is up."""
-        if any(server.up for server in self._servers.values()):
+        if self._up_but(()):
             self._some_up.set()
         elif self._info is not None:
             self._some_up.clear()
@@ -338,16 +289,42 @@ class RemoteEngine:
         if self._joined is not None and (running is None or running.done()):
             self._joining[server.name] = asyncio.create_task(self._joined(server))
 
-    async def _watch(self, server: Server) -> None:
+    def _begin_watch(self, server: Server, context: int) -> None:
+        server.least_context = context
+        self._watches[server.name] = asyncio.create_task(self._watch(server))
+
+    async def _follow(self, members: Members) -> None:
+        """Keep to the servers that there are. While nobody knows, those that were there stay."""
         while True:
+            await asyncio.sleep(FOLLOW_S)
+            try:
+                self._keep_to(members, await members.find())
+                self._unfound = ""
+            except Exception as error:  # nothing else would ever look again
+                if self._unfound != (why := f"{error!r:.300}"):
+                    _log.warning("which engines there are is not known, so the last ones stay: %s", why)
+                    self._unfound = why
+
+    def _keep_to(self, members: Members, urls: Collection[str]) -> None:
+        found = {server.name: server for server in map(members.server, urls)}
+        for name, server in self._servers.items():
+            leaving = name not in found and name not in self._fixed
+            if leaving != server.leaving:
+                _log.info("%s %s", name, "leaves" if leaving else "is there again")
+            server.leaving = leaving
+        for name in found.keys() - self._servers.keys():
+            _log.info("%s is new", name)
+            self._servers[name] = found[name]
+            found[name].connect()
+            self._begin_watch(found[name], self.info.context)
+
+    async def _watch(self, server: Server) -> None:
+        while not (server.leaving and not server.running):
             life = server.life
             try:
                 await server.poll()
                 if server.up and server.life != life:
                     self._greet(server)
-                    # A server that joins late would get all requests until its total has caught up with the others.
-                    others = [other.sent for other in self._servers.values() if other.up and other is not server]
-                    server.sent = max(server.sent, min(others, default=0))
                 self._signal()
                 await server.measure()
             except Exception as error:  # nothing else would ever look at this server again
@@ -355,6 +332,9 @@ class RemoteEngine:
                 server.lost(f"it cannot be watched: {error!r:.200}")
                 self._signal()
             await asyncio.sleep(POLL_S)
+        del self._servers[server.name], self._watches[server.name]
+        _log.info("%s has left", server.name)
+        await server.close()
 
 
 def _agree(busy: Sequence[EngineBusy]) -> None:

@@ -45,6 +45,7 @@ class LlamaCpp:
     scores_prompts: ClassVar[bool] = False
     delays_ends: ClassVar[bool] = False
     salts_cache: ClassVar[bool] = False
+    priorities: ClassVar[bool] = False
     rereads: ClassVar[bool] = False
     table: ClassVar[Table] = {
         "running": Counted("llamacpp:requests_processing"),

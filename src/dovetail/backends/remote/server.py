@@ -21,7 +21,7 @@ from dovetail.backends.remote.sglang import SGLang
 from dovetail.backends.remote.sglang_pictures import after_a_look
 from dovetail.backends.remote.vllm import VLLM
 from dovetail.backends.remote.vocabulary import Vocabulary
-from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
+from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch, total
 from dovetail.errors import DovetailError, EngineBusy, EngineError, EngineTimeout, InvalidRequest
 
 _log = logging.getLogger(__name__)
@@ -95,19 +95,26 @@ class Server:
         #: The context that the engine has promised to its clients. A server with less is left out.
         self.least_context = 0
         self.up = False
+        #: Whether it gets no new requests, because it is about to end.
+        self.leaving = False
         self._starts = 0
         self._reason, self._recheck_at = "", 0.0  # why it is left out, and when to check again
-        self.running = self.sent = 0
+        self.running = 0
+        self._others = 0.0  # requests of others that it ran or kept waiting, when its metrics were read last
         self._numbers = itertools.count()
         self._polled: list[MetricSample] = []
         self._drafts = Drafts(0, 0)
         self._turns = Turns()
 
+    def connect(self) -> None:
+        """Make the connections' pool, so that the server can be polled until it answers."""
+        if self._http_or_none is None:
+            self._http_or_none = Http(self._base, self.name, self._key, self._silence_s, self._path)
+
     async def open(self) -> None:
         """Connect and ask which program it is. Raises `ServerLost` if nothing answers, `EngineError` for a server that
         is not an engine or must not be used."""
-        if self._http_or_none is None:
-            self._http_or_none = Http(self._base, self.name, self._key, self._silence_s, self._path)
+        self.connect()
         if not await self.healthy():
             await self._http.page("/health")  # raises if nothing answers
             raise ServerLost(f"{self.name} is not healthy: its /health says so")
@@ -159,6 +166,7 @@ class Server:
             bounds_reasoning=limits.bounds_reasoning,
             salts_cache=self._dialect is not None and self._dialect.salts_cache,
             pictures=limits.pictures,
+            priorities=self._dialect is not None and self._dialect.priorities,
         )
 
     @property
@@ -196,6 +204,7 @@ class Server:
     async def measure(self) -> None:
         """Read the server's metrics. If they cannot be read, there are none; that says nothing about its health."""
         polled: list[MetricSample] = []
+        running = self.running
         with suppress(EngineError, TimeoutError):
             if self.up and self._dialect is not None:
                 async with asyncio.timeout(METRICS_S):
@@ -203,6 +212,12 @@ class Server:
                 if status == 200:
                     polled = translated(page, self._dialect.table)
         self._polled = polled
+        self._others = max(0.0, total(polled, "running") + total(polled, "waiting") - running)
+
+    @property
+    def load(self) -> float:
+        """How many requests it runs or keeps waiting, of all its clients, as far as that is known."""
+        return self.running + self._others
 
     def lost(self, why: str = "") -> None:
         """Leave the server out until it is healthy again. `why` is logged when it changes."""
@@ -254,17 +269,15 @@ class Server:
         remaining, empty, prompt = completion.max_tokens, 0, len(completion.prompt)
         drafted = 0 if limits.draft_tokens == 0 else None
         self.running += 1
-        self.sent += 1
         try:
             if completion.grammar is None and not completion.pictures:
                 body = dialect.body(*arguments)
             else:  # in a thread, because the largest grammar that is allowed takes half a second
                 body = await asyncio.to_thread(dialect.body, *arguments)
             reader = dialect.reader(completion, self.name, self._http.page)
-            trace_context = completion.trace_context
-            async with aclosing(
-                self._http.events(dialect.path_of(completion), body, self.healthy, trace_context)
-            ) as events:
+            session = {"X-Session-ID": completion.session} if completion.session else {}
+            headers = {**completion.trace_context, **session}
+            async with aclosing(self._http.events(dialect.path_of(completion), body, self.healthy, headers)) as events:
                 async for arrived in events:
                     await self._turns.take()
                     read = await self._feed(reader, arrived)

@@ -43,6 +43,7 @@ class SGLang:
     scores_prompts: ClassVar[bool] = False
     delays_ends: ClassVar[bool] = True
     salts_cache: ClassVar[bool] = True
+    priorities: ClassVar[bool] = True
     rereads: ClassVar[bool] = True
     # SGLang has no counter of draft tokens; `Server` adds up those that the answers report.
     table: ClassVar[Table] = {
@@ -99,6 +100,8 @@ class SGLang:
             "sampling_params": params,
             "stream": True,
         }
+        if completion.priority:
+            body["priority"] = completion.priority
         if completion.cache_salt is not None:
             body["extra_key"] = completion.cache_salt  # its `cache_salt` is younger, and does the same
         if completion.pictures:

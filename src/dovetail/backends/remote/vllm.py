@@ -65,6 +65,7 @@ class VLLM:
     scores_prompts: ClassVar[bool] = True
     delays_ends: ClassVar[bool] = True
     salts_cache: ClassVar[bool] = True
+    priorities: ClassVar[bool] = True
     rereads: ClassVar[bool] = False
     table: ClassVar[Table] = {
         "running": Counted("vllm:num_requests_running"),
@@ -134,6 +135,8 @@ class VLLM:
             body["logit_bias"] = sampling.logit_bias
         if sampling.seed is not None:
             body["seed"] = sampling.seed
+        if completion.priority:
+            body["priority"] = completion.priority
         if completion.cache_salt is not None:
             body["cache_salt"] = completion.cache_salt
         if (likeliest := _likeliest(completion)) is not None:

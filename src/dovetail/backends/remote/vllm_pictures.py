@@ -53,8 +53,7 @@ def body(
         "stream_options": {"include_usage": True},
         "return_token_ids": True,
     }
-    if "cache_salt" in fields:
-        whole["cache_salt"] = fields["cache_salt"]
+    whole |= {name: fields[name] for name in ("cache_salt", "priority") if name in fields}
     if outputs is not None:
         sampling["structured_outputs"] = outputs
         whole["reasoning_ended"] = True  # the grammar has the reasoning, so it applies from the first token

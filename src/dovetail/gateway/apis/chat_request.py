@@ -231,6 +231,7 @@ def turn_request(request: ChatRequest, ignored: tuple[str, ...] = (), sees: Sees
         continue_final_message=bool(request.continue_final_message),
         sampling=request.sampling,
         sampling_fields=sampling_fields(request),
+        priority=request.priority or 0,
         max_tokens=max_tokens,
         max_tokens_field=max_tokens_field,
         omitted=(*ignored, *switches.omitted, *(found.omitted if found else ())),

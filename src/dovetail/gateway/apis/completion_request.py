@@ -123,6 +123,7 @@ def turn_request(request: CompletionRequest, ignored: tuple[str, ...] = ()) -> T
         omitted=ignored,
         sampling=request.sampling,
         sampling_fields=sampling_fields(request),
+        priority=request.priority or 0,
         # The engine computes at least one token, which `echoes_only` leaves out of the response.
         max_tokens=None if limit == -1 else max(1, limit),
         max_tokens_field="" if request.max_tokens is None else "max_tokens",

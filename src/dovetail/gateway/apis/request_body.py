@@ -39,7 +39,8 @@ _NOT_OPTIONS = ("self", "messages", "tools", "add_generation_prompt", "continue_
 #: is not worth a word that they are ignored.
 _HARMLESS = frozenset(
     {
-        *("user", "metadata", "client_metadata", "safety_identifier", "user_profile_id", "workspace_id", "request_id"),
+        *("user", "metadata", "client_metadata", "session_id", "request_id"),
+        *("safety_identifier", "user_profile_id", "workspace_id"),
         *("store", "service_tier", "betas", "diagnostics", "stream_options"),
         *("cache_control", "cache_salt", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
     }
@@ -218,6 +219,7 @@ class SamplingRequest(SamplingFields, frozen=True, kw_only=True):
     stop: str | Annotated[list[str], msgspec.Meta(max_length=MAX_STOP_STRINGS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
     # Not supported.
     structured_outputs: Any = None
     guided_json: Any = None
@@ -230,7 +232,6 @@ class SamplingRequest(SamplingFields, frozen=True, kw_only=True):
     length_penalty: Any = None
     prompt_logprobs: Any = None
     include_stop_str_in_output: Any = None
-    priority: Any = None
     truncate_prompt_tokens: Any = None
     typical_p: Any = None
     repeat_penalty: Any = None
@@ -259,7 +260,6 @@ UNSUPPORTED: Unsupported = {
     "length_penalty": ((None, 1), "length_penalty is not supported: it belongs to beam search"),
     "prompt_logprobs": ((None,), "prompt_logprobs are not supported yet"),
     "include_stop_str_in_output": ((None, False), "include_stop_str_in_output is not supported yet"),
-    "priority": ((None, 0), "priority is not supported: requests start in the order of arrival"),
     "truncate_prompt_tokens": ((None, -1), "truncate_prompt_tokens is not supported: shorten the prompt"),
     "typical_p": ((None, 1), "typical_p is not supported: use top_p or min_p"),
     "repeat_penalty": ((None, 1), "repeat_penalty is not supported: use repetition_penalty"),

@@ -28,7 +28,7 @@ from dovetail.gateway.http.response import (
     streamed,
     whole,
 )
-from dovetail.gateway.limits.bodies import Bodies, Body, cache_salt, check_count
+from dovetail.gateway.limits.bodies import Bodies, Body, check_count, salt_and_session
 from dovetail.gateway.limits.keys import Account, limited, metered, salted
 from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
 from dovetail.gateway.observe.capture import Captures
@@ -223,10 +223,11 @@ class Endpoint:
         exchange = self._read(body, account)
         report.model, report.streams = exchange.model, exchange.streams
         check_model(exchange.model, self._serving.settings, account)
-        salt = cache_salt(body)
+        salt, session = salt_and_session(body)
         settings = self._serving.settings
         tenant = None if settings.memory is None else tenant_of(settings, account, salt)
-        exchange.turn_request = replace(self._salted(exchange.turn_request, salt, account), tenant=tenant)
+        request = replace(exchange.turn_request, session=report.session or session, tenant=tenant)
+        exchange.turn_request = self._salted(request, salt, account)
         return exchange
 
     def _salted(self, request: TurnRequest, salt: str | None, account: Account | None) -> TurnRequest:

@@ -97,6 +97,7 @@ class RequestMiddleware:
             id=request_id,
             peer=scope["client"][0] if scope.get("client") else "",
             scheme=scope["scheme"],
+            session=headers.get("x-session-id", ""),
             trace=self._telemetry.begin(headers, traced=traced),
         )
 

@@ -6,12 +6,14 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from starlette.requests import Request
 
 from dovetail.errors import EngineBusy, InvalidRequest, PayloadTooLarge, WrongMediaType
+
+T = TypeVar("T")
 
 
 class Body:
@@ -156,28 +158,48 @@ def check_count(body: bytes, most: int) -> None:
             )
 
 
-class _Salted(msgspec.Struct):
+class _Metadata(msgspec.Struct):
+    session_id: msgspec.Raw = msgspec.Raw()
+    user_id: msgspec.Raw = msgspec.Raw()
+
+
+class _Common(msgspec.Struct):
     cache_salt: msgspec.Raw = msgspec.Raw()
+    session_id: msgspec.Raw = msgspec.Raw()
+    prompt_cache_key: msgspec.Raw = msgspec.Raw()
+    metadata: msgspec.Raw = msgspec.Raw()
+    user: msgspec.Raw = msgspec.Raw()
 
 
-_SALTED, _SALT = msgspec.json.Decoder(_Salted), msgspec.json.Decoder(Annotated[str, msgspec.Meta(min_length=1)] | None)
+_IN_COMMON = re.compile(rb'"(?:cache_salt|session_id|prompt_cache_key|metadata|user)"\s{0,9}:')
+_COMMON, _METADATA = msgspec.json.Decoder(_Common), msgspec.json.Decoder(_Metadata)
+_TEXT = msgspec.json.Decoder(Annotated[str, msgspec.Meta(min_length=1)] | None)
 
 
-def cache_salt(body: bytes) -> str | None:
-    """vLLM's field `cache_salt`, which a request of every API may have. Raises `InvalidRequest`.
+def salt_and_session(body: bytes) -> tuple[str | None, str]:
+    """What a request of every API may say of the engine's cache: vLLM's field `cache_salt`, and the session.
 
-    What is no request is left to the decoder of its API.
+    The session is the first of vLLM's `session_id`, OpenAI's `prompt_cache_key`, `metadata.session_id`, Anthropic's
+    `metadata.user_id`, which coding agents give a session, and `user`; "" for none. Raises `InvalidRequest` for a salt
+    that is no text. What is no request is left to the decoder of its API, and so is a field that is no text.
     """
-    if b'"cache_salt"' not in body:
-        return None
+    fields = _decoded(_COMMON, body) if _IN_COMMON.search(body) else None
+    if fields is None:
+        return None, ""
+    metadata = _decoded(_METADATA, fields.metadata) or _Metadata()
+    named = (fields.session_id, fields.prompt_cache_key, metadata.session_id, metadata.user_id, fields.user)
+    session = next(filter(None, (_decoded(_TEXT, field) for field in named)), "")
+    salt = _decoded(_TEXT, fields.cache_salt)
+    if salt is None and bytes(fields.cache_salt) not in (b"", b"null"):
+        raise InvalidRequest("cache_salt must be a text that is not empty", param="cache_salt")
+    return salt, session
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T | None:
     try:
-        field = _SALTED.decode(body).cache_salt
+        return decoder.decode(data) if bytes(data) else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    try:
-        return _SALT.decode(field) if bytes(field) else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest("cache_salt must be a text that is not empty", param="cache_salt") from error
 
 
 #: A picture: a long run of base64, in which JSON may write a backslash before a slash.

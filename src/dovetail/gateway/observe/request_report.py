@@ -30,7 +30,8 @@ class RequestReport(msgspec.Struct, kw_only=True, eq=False):
     """One request. Nothing here is text of a prompt or an answer, and nothing is a key.
 
     Times are of `time.perf_counter`, except for `began`, which is in seconds since the epoch. None: not known, or it
-    did not come to that. `key` is the name of the client's key, `peer` the address of the client. `error` is the type
+    did not come to that. `key` is the name of the client's key, `peer` the address of the client, `session` its header
+    `X-Session-ID`. `error` is the type
     of the error that ended the request. All fields from `api` on belong to a turn.
 
     `finish`: the finish reason of each choice. `prepared`: when the prompt was ready. `admitted`: when the engine had a
@@ -43,6 +44,7 @@ class RequestReport(msgspec.Struct, kw_only=True, eq=False):
     id: str
     peer: str
     scheme: str = "http"
+    session: str = ""
     trace: Trace = msgspec.field(default_factory=Trace)
     began: float = msgspec.field(default_factory=time.time)
     arrived: float = msgspec.field(default_factory=time.perf_counter)

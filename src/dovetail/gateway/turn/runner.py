@@ -125,6 +125,8 @@ class TurnRunner:
                 raise InvalidRequest("this server does not let requests switch its gate off", param="dovetail.gate")
             if self._defaults.fixed_sampling is not None:
                 request = fixed(request, self._defaults.fixed_sampling)
+            if request.priority and not self._engine.info.priorities:
+                request = msgspec.structs.replace(request, priority=0, omitted=(*request.omitted, "priority"))
             request = self._recalled(request.for_template(self._format.template_options))
             request = truncated(request, self._has_room) if request.truncate else request
             return self._prepare(request, recorded)

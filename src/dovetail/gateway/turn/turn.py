@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +25,8 @@ from dovetail.grammar.matcher import Matcher
 from dovetail.reading import Reader
 from dovetail.tokens import Prompt, Tokenizer
 
+#: A session that may be a header as it is.
+_PRINTABLE = re.compile("[!-~]{1,256}")
 #: What an engine that takes a constraint enforces of an answer.
 AnswerConstraint = Matcher | Guarded | BoundedReasoning
 
@@ -71,6 +75,8 @@ def completion_of(
         kind="after a tool result" if request.messages and request.messages[-1].get("role") == "tool" else "",
         report_drafts=recorded,
         cache_salt=request.cache_salt,
+        session=session_of(request),
+        priority=request.priority,
         request_id=request.id if choice == 0 else f"{request.id}-{choice}",
         trace_context=request.trace.context,
         pictures=pictures,
@@ -160,6 +166,22 @@ class Rendered(msgspec.Struct, frozen=True):
     prompt: Prompt
     ids: tuple[int, ...]
     repairs: tuple[Repair, ...]
+
+
+def session_of(request: TurnRequest) -> str:
+    """The session for the engine: the client's own, or else a digest of how the conversation begins, up to the first
+    message of a user. "" for a raw prompt without a session.
+    """
+    if _PRINTABLE.fullmatch(request.session):
+        return request.session
+    beginning: object = request.session
+    if not beginning:
+        users = (i for i, message in enumerate(request.messages, 1) if message.get("role") == "user")
+        first = request.messages[: next(users, len(request.messages))]
+        if not first:
+            return ""
+        beginning = first, request.picture_digests, request.cache_salt
+    return blake2b(repr(beginning).encode(), digest_size=16).hexdigest()
 
 
 def _with_seed(sampling: Sampling, offset: int) -> Sampling:

@@ -173,8 +173,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     number of the last ones. `omitted` lists the fields of the client's request that were left out. The response reports
     all of that in headers.
     With `fit_reasoning_effort`, a `reasoning_effort` that the model does not know becomes the nearest one.
-    `cache_salt`: see `Completion`. `signed`: reasoning of the history with its signatures, which are checked. `trace`
-    times the stages of the turn.
+    `cache_salt`, `priority`: see `Completion`. `session`: the client's name for the conversation, "" for none.
+    `signed`: reasoning of the history with its signatures, which are checked. `trace` times the stages of the turn.
     `pictures`: a part of a message with the type "image" has the `number` of one.
     `tenant`: whose answers are put back into the history, and kept if `stores` (None: nobody's). `place`: the place of
     the answer in memory (None: it is not kept).
@@ -207,6 +207,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     truncate: int = 0
     omitted: tuple[str, ...] = ()
     cache_salt: str | None = None
+    session: str = ""
+    priority: int = 0
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
