@@ -120,8 +120,10 @@ def test_priorities_go_to_engines_that_have_them(small_tokenizer: Tokenizer) -> 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"{", b'{"metadata": "text"}', b'{"metadata": {"user_id": 1}}', b'{"user": ["u"]}', b'{"user": ""}']
-    + [b'{"user": "\xff"}', b'{"metadata": ' + b"[" * 10_000, b'{"prompt_cache_key": null}'],
+    [
+        *(b"", b"[]", b"{", b'{"metadata": "text"}', b'{"metadata": {"user_id": 1}}', b'{"user": ["u"]}'),
+        *(b'{"user": ""}', b'{"user": "\xff"}', b'{"metadata": ' + b"[" * 10_000, b'{"prompt_cache_key": null}'),
+    ],
 )
 def test_what_is_no_session(body: bytes) -> None:
     assert salt_and_session(body) == (None, "")

@@ -296,7 +296,7 @@ class QueryEndpoint:
         check_count(data, settings.max_messages)
         query = self._read(data, account)
         check_model(query.model or settings.served_model_name, settings, account)
-        return query.reply(self._serving.runner, tenant_of(settings, account, cache_salt(data)))
+        return query.reply(self._serving.runner, tenant_of(settings, account, salt_and_session(data)[0]))
 
 
 def check_model(name: str, settings: Settings, account: Account | None) -> None:
