@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from dovetail.errors import DovetailError
 from dovetail.events import Call, Event, Message, fold
 from dovetail.formats.base import Format
-from dovetail.formats.derived.sample_answers import CONTENT, Render, atoms_of, begin_of_answer, common
+from dovetail.formats.derived.sample_answers import CONTENT, Messages, Render, atoms_of, begin_of_answer, common
 from dovetail.tokens import Prompt, Segment, Tokenizer
 
 MESSAGES = 8
@@ -143,6 +143,26 @@ def verdict(fmt: Format, render: Render, parallel: bool, both: bool, messages: i
     except DovetailError as error:
         problems["reading"] = error.message
     return Verdict(**problems)
+
+
+def alone(fmt: Format) -> Verdict:
+    """Whether `fmt` reads and constrains what it writes itself: for a template that shows no calls."""
+
+    def render(messages: Messages, tools: Messages | None, opens: bool) -> Prompt:
+        segments = [Segment(f"{_USER['content']}\n", False)]
+        for message in messages[1:]:
+            calls = (call["function"] for call in message.get("tool_calls", ()))
+            called = tuple(
+                Call(f"call0000{i}", each["name"], _text_of(each["arguments"])) for i, each in enumerate(calls)
+            )
+            segments += fmt.write(Message(message["content"] or "", "", called), thinking=False).segments
+        return Prompt(segments)
+
+    return verdict(fmt, render, True, True)
+
+
+def _text_of(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _problems(
