@@ -113,6 +113,7 @@ QWEN35 = spec(
     ),
     content={"close_pattern": rf"{_BLANK}(?:<\|im_end\|>|<\|endoftext\|>)", "content": "text"},
 )
+#: The standard's kind for lists of Python calls.
 LFM2 = spec(
     tool_calls=around(
         "<|tool_call_start|>",

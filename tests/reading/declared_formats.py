@@ -68,9 +68,7 @@ def _by_response_template(name: str, spec: Any, *controls: str) -> Any:
     return type("ByResponseTemplate", (family,), {"name": name})
 
 
-Listed = _by_response_template(
-    "response_template_json", response_templates.COHERE, "<|START_ACTION|>", "<|END_ACTION|>"
-)
+Listed = _by_response_template("response_template_json", response_templates.COHERE, *response_templates.COHERE_CONTROLS)
 InTags = _by_response_template("response_template_tags", response_templates.QWEN35, "<tool_call>", "</tool_call>")
 
 DECLARED: dict[str, type[DeclaredFormat]] = {

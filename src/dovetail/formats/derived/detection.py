@@ -135,12 +135,19 @@ def _check_template(own: Format) -> None:
         return
 
 
-def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]], generic_tools: bool) -> Format:
+def own_template(folder: Path, families: Mapping[str, type[Format]]) -> tuple[JinjaFormat | None, Any]:
+    """The chat template of the checkpoint in `folder` as a format, and its `response_template`; None for either."""
+    checkpoint = _Checkpoint(folder)
+    own = _own_template(checkpoint, families, generic_tools=False) if checkpoint.templates else None
+    return own, checkpoint.response_template
+
+
+def _own_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]], *, generic_tools: bool) -> JinjaFormat:
     from dovetail.formats.derived.jinja import jinja
     from dovetail.formats.derived.template import Template
 
     default, with_tools = checkpoint.template_for(tools=False), checkpoint.template_for(tools=True)
-    own = jinja(
+    return jinja(
         Template(default.source, checkpoint.special),
         checkpoint.controls,
         [family() for family in families.values()],
@@ -149,6 +156,11 @@ def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]], 
         generic_tools=generic_tools,
         response_template=checkpoint.response_template,
     )
+
+
+def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]], generic_tools: bool) -> Format:
+    own = _own_template(checkpoint, families, generic_tools=generic_tools)
+    default, with_tools = checkpoint.template_for(tools=False), checkpoint.template_for(tools=True)
     _check_template(own)
     differences: dict[str, str] = {}
     for name, kind in families.items():

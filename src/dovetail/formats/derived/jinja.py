@@ -206,6 +206,11 @@ class JinjaFormat(Format):
         )
         return families(spec, self._templates.controls, self._all_ends, self._probe.block(), shown)
 
+    @property
+    def family(self) -> Format:
+        """The family that reads the calls, as it is for this template."""
+        return self._family
+
     @functools.cached_property
     def derived(self) -> Derived[JinjaFormat]:
         """The same template with a family that differencing derives, and what was derived."""

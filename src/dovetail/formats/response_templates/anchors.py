@@ -29,6 +29,7 @@ _ITEM = re.compile(
     re.DOTALL,
 )
 _CONTROL = {"n": "\n", "r": "\r", "t": "\t"}
+EXPLODES = " may take exponential time, because it repeats what has a repeat or alternatives"
 
 
 class Refused(ValueError):
@@ -62,7 +63,7 @@ def templates(pattern: Any, where: str) -> list[str]:
     if len(pattern) > _MAX_PATTERN:
         raise Refused(f"{where} has more than {_MAX_PATTERN:,} characters")
     if may_explode(pattern):
-        raise Refused(f"{where} may take exponential time, because it repeats what has a repeat or alternatives")
+        raise Refused(where + EXPLODES)
     made = list(dict.fromkeys(itertools.islice(_expanded(pattern, where), _MAX_ALTERNATIVES + 1)))
     if len(made) > _MAX_ALTERNATIVES:
         raise Refused(f"{where} has more than {_MAX_ALTERNATIVES} alternatives")
@@ -87,6 +88,21 @@ def may_explode(pattern: str) -> bool:
         elif piece in ("*", "+", "?", "{", "|"):
             ambiguous[-1] = True
     return False
+
+
+def backtracking(spec: Any) -> str:
+    """Which pattern of a response template may take exponential time; "" if none may."""
+    waiting = [spec]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Mapping):
+            patterns = ((key, value) for key, value in node.items() if str(key).endswith("pattern"))
+            for key, value in patterns:
+                if isinstance(value, str) and may_explode(value):
+                    return f"{key}{EXPLODES}"
+        if isinstance(node, Mapping | list):
+            waiting.extend(node.values() if isinstance(node, Mapping) else node)
+    return ""
 
 
 def _expanded(pattern: str, where: str) -> Iterator[str]:

@@ -7,10 +7,10 @@ without.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dovetail.formats.base import Format
@@ -68,27 +68,33 @@ def families(
     chat template shows. `shown`: gives calls the white space that the chat template writes (`blanks.as_rendered`).
     Raises `Refused` for a response template that is not valid, and for one that no declaration expresses.
     """
-    parts = _parts(spec)
+    parts, controls = _parts(spec), tuple(controls)
     markup = "".join(map(str, (*parts.calls, parts.reasoning, parts.content)))
     all_ends = dict.fromkeys((*ends, *(end for end in parts.ends if end in controls)))
     ends = tuple(end for end in all_ends if end not in markup)
     if not ends:
         raise Refused("nothing ends its turns")
+    if not all(_bare(mark) in ("", *controls) for mark in parts.content):
+        raise Refused(
+            f"its content stands between {' and '.join(map(_bare, parts.content))}, which are no control tokens"
+        )
     if block is not None and parts.reasoning is not None:
-        tags, declared = (block.think, block.think_end.strip()), tuple(map(_bare, parts.reasoning))
-        if tags != declared:
-            raise Refused(f"it puts reasoning in {declared}, and the chat template in {tags}")
+        shown_tags, declared = (block.think, block.think_end.strip()), tuple(map(_bare, parts.reasoning))
+        if shown_tags != declared:
+            raise Refused(f"it puts reasoning in {declared}, and the chat template in {shown_tags}")
     if isinstance(parts.calls, _PythonCalls):
         if parts.reasoning is not None and tuple(map(_bare, parts.reasoning)) != (THINK, THINK_END):
             raise Refused(f"beside Python calls, reasoning is read between {THINK} and {THINK_END} only")
         yield _python_family(parts.calls, ends, reasons=parts.reasoning is not None), parts.calls.opener
         return
-    opening = _bare((parts.calls[0].section + parts.calls[0].call).partition("{")[0])
-    known = shown(parts.calls[0])
+    # No grammar has white space between a marker that ends content and calls.
+    layouts = [replace(each, after_content="") if any(parts.content) else each for each in parts.calls]  # type: ignore[type-var]
+    opening = _bare((layouts[0].section + layouts[0].call).partition("{")[0])
+    known = shown(layouts[0])
     for blank in ("\n", "") if known is None else ("\n",):
-        calls = tuple(filled(each, blank) for each in parts.calls)
+        calls = tuple(filled(each, blank) for each in layouts)
         yield (
-            _family(parts, calls if known is None else (known, *calls[1:]), blank, tuple(controls), ends, block),
+            _family(parts, calls if known is None else (known, *calls[1:]), blank, controls, ends, block),
             opening,
         )
 
@@ -180,12 +186,22 @@ def _calls(field: Mapping[str, Any]) -> tuple[Declaration, ...] | _PythonCalls:
         if len(openers) > 1 or len(closers) != 1:
             raise Refused("one marker must open a list, and one close it")
         return _PythonCalls(_bare(openers[0]), _bare(closers[0]))
-    transform = _transform(field)
-    makes = {"json": _json_calls, "xml-inline": _tag_calls}
-    if kind not in makes:
+    if kind not in ("json", "xml-inline"):
         raise Refused(f"no declaration reads calls of the kind {kind!r:.40}")
-    make = functools.partial(makes[kind], transform=transform, args=arguments, listed=bool(field.get("transform_each")))
-    return tuple(make(*each) for each in itertools.product(openers, closers or [""]))
+    transform = _transform(field)
+    if kind == "json" and transform.arguments is not None:
+        if arguments.get("string_delims") or arguments.get("unquoted_keys"):
+            raise Refused("no declaration reads a call that is not JSON")
+        listed = bool(field.get("transform_each"))
+        around = itertools.product(openers, closers or [""])
+        return tuple(_json_calls(*each, *transform, listed=listed) for each in around)
+    slot = f"{{{transform.name}}}"
+    if transform.arguments is not None or any(slot not in opener for opener in openers):
+        raise Refused("its name must stand in what opens it")
+    opened, closed = _edges_of_one([opener.replace(slot, "{name}") for opener in openers], closers or [""])
+    if kind == "json":
+        return (_named_calls(opened, closed, arguments),)
+    return (_tag_calls(opened, closed, arguments.get("tag_pattern")),)
 
 
 def _transform(field: Mapping[str, Any]) -> _Transform:
@@ -202,53 +218,67 @@ def _transform(field: Mapping[str, Any]) -> _Transform:
     raise Refused("its transform does not say which are a call's name and arguments")
 
 
-def _json_calls(
-    opener: str, closer: str, *, transform: _Transform, args: Mapping[str, Any], listed: bool
-) -> Declaration:
-    name, arguments = transform
-    if arguments is None:
-        return _named_calls(opener.replace(f"{{{name}}}", "{name}"), closer, args)
-    if args.get("string_delims") or args.get("unquoted_keys"):
-        raise Refused("no declaration reads a call that is not JSON")
-    members = f'"{name}":{SPACE}"{{name}}",{SPACE}"{arguments}":{SPACE}{{arguments}}'
-    call = f"{{{members}}}"
+class _Edge(NamedTuple):
+    """The markup at one side of a call, and of a section that has several calls; "" if each call has one."""
+
+    call: str
+    section: str = ""
+
+
+def _edges_of_one(openers: list[str], closers: list[str]) -> tuple[_Edge, _Edge]:
+    """The markup around a call. Alternatives may differ in a section's markup only, which is optional."""
+    opener, *shorter_opener = openers
+    closer, *shorter_closer = closers
+    if not all(map(opener.endswith, shorter_opener)) or not all(map(closer.startswith, shorter_closer)):
+        raise Refused("only calls that are JSON may have alternative markup")
+    if not shorter_opener:  # each call has a section
+        return _Edge(opener), _Edge(closer)
+    begin, end = shorter_opener[0], (shorter_closer or closers)[0]
+    return _Edge(begin, opener.removesuffix(begin)), _Edge(end, closer.removeprefix(end))
+
+
+def _json_calls(opener: str, closer: str, name: str, arguments: str | None, *, listed: bool) -> Declaration:
+    call = f'{{"{name}":{SPACE}"{{name}}",{SPACE}"{arguments}":{SPACE}{{arguments}}}}'
     if listed:
         return JsonCalls(f"{opener}[{BLANK}{{calls}}{BLANK}]{closer}", call, f",{SPACE}", BLANK)
     return JsonCalls(f"{opener}{BLANK}{{call}}{BLANK}{closer}", call, between=BLANK, after_content=BLANK)
 
 
-def _named_calls(opener: str, closer: str, args: Mapping[str, Any]) -> Declaration:
+def _named_calls(opened: _Edge, closed: _Edge, args: Mapping[str, Any]) -> Declaration:
     if not args.get("string_delims") and not args.get("unquoted_keys"):
-        return NamedCalls("{calls}", f"{opener}{{arguments}}{BLANK}{closer}", BLANK, BLANK)
+        section = f"{opened.section}{{calls}}{BLANK if closed.section else ''}{closed.section}"
+        return NamedCalls(section, f"{opened.call}{{arguments}}{BLANK}{closed.call}", BLANK, BLANK)
     match args.get("string_delims"):
         case [[str(begin), str(end)]] if begin and end:
             string = f"{begin}{{text}}{end}"
         case _:
             raise Refused("its strings need one pair of markers")
-    before, _, after = opener.partition("{name}")
+    before, _, after = opened.call.partition("{name}")
     section = _bare(before)[: _bare(before).rfind(">") + 1]
     call = f"{_bare(before)[len(section) :]}{{name}}{after}{{arguments}}"
-    return BareKeyCalls(f"{section}{{call}}{closer}", call, string, BLANK, BLANK)
+    return BareKeyCalls(f"{section}{{call}}{closed.call}", call, string, BLANK, BLANK)
 
 
-def _tag_calls(
-    opener: str, closer: str, *, transform: _Transform, args: Mapping[str, Any], listed: bool
-) -> Declaration:
-    if transform.arguments is not None or f"{{{transform.name}}}" not in opener:
-        raise Refused("its name must stand in what opens it")
-    parameters = templates(args.get("tag_pattern"), "tag_pattern")
+def _tag_calls(opened: _Edge, closed: _Edge, tag_pattern: Any) -> Declaration:
+    parameters = templates(tag_pattern, "tag_pattern")
     if len(parameters) != 1 or not all(slot in parameters[0] for slot in ("{key}", "{value}")):
         raise Refused("tag_pattern must have a key and a value, and no alternatives")
-    before, after = opener.split(f"{{{transform.name}}}")
+    before, after = opened.call.split("{name}")
+    if opened.section:
+        section = f"{opened.section}{BLANK}{{calls}}{closed.section}"
+        call = f"{before}{{name}}{after}{BLANK}{{parameters}}{closed.call}{BLANK}"
+        return TagCalls(section, call, f"{parameters[0]}{BLANK}", BLANK, BLANK)
     tag = _OPEN_TAG.search(before)
-    section, call = (before, "") if tag is None else (before[: tag.start()], tag[0])
-    section_end, call_end = closer, ""
-    if tag is not None and (name := _TAG_NAME.match(tag[0])) is not None:
-        call_end = f"</{name[1]}>"  # which the pattern of the parameters skips if `closer` does not have it
-        section_end = closer.rpartition(call_end)[2]
-    parameter = f"{parameters[0]}{BLANK}"
-    call = f"{call}{{name}}{after}{BLANK}{{parameters}}{call_end}{BLANK if call_end else ''}"
-    return TagCalls(f"{section}{BLANK if tag else ''}{{call}}{section_end}", call, parameter, BLANK, BLANK)
+    if tag is None:
+        call = f"{{name}}{after}{BLANK}{{parameters}}"
+        return TagCalls(f"{before}{{call}}{closed.call}", call, f"{parameters[0]}{BLANK}", BLANK, BLANK)
+    # The pattern of the parameters skips the end of a call, so that `close` need not have it.
+    call_end = f"</{name[1]}>" if (name := _TAG_NAME.match(tag[0])) is not None else ""
+    call = f"{tag[0]}{{name}}{after}{BLANK}{{parameters}}{call_end}{BLANK}"
+    section = (
+        f"{before[: tag.start()]}{BLANK}{{call}}{closed.call.rpartition(call_end)[2] if call_end else closed.call}"
+    )
+    return TagCalls(section, call, f"{parameters[0]}{BLANK}", BLANK, BLANK)
 
 
 # -- a family ---------------------------------------------------------------------------------------------------------
@@ -262,8 +292,6 @@ def _family(
     ends: tuple[str, ...],
     block: Block | None,
 ) -> type[Format]:
-    if not isinstance(calls[0], JsonCalls) and len(calls) > 1:
-        raise Refused("only calls that are JSON may have alternative markup")
     attributes: dict[str, Any] = {
         "name": NAME,
         "calls": calls[0],
