@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from typing import Any
 
 from dovetail.formats.derived.jinja import JinjaFormat, jinja
 from dovetail.formats.derived.template import Template
@@ -90,6 +91,15 @@ def of_source(
     *,
     ends: tuple[str, ...] = ("</s>",),
     generic_tools: bool = True,
+    response_template: Any = None,
+    native: bool = True,
 ) -> JinjaFormat:
-    families = [family() for family in FAMILIES.values()]
-    return jinja(Template(source, SPECIAL), literals, families, ends=ends, generic_tools=generic_tools)
+    families = [family() for family in FAMILIES.values()] if native else ()
+    return jinja(
+        Template(source, SPECIAL),
+        literals,
+        families,
+        ends=ends,
+        generic_tools=generic_tools,
+        response_template=response_template,
+    )

@@ -5,14 +5,20 @@ python -m tests.formats.template_list SHARED_DATA > docs/templates.md
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dovetail.errors import DovetailError
 from dovetail.formats.derived.differencing import NAME as DERIVED
 from dovetail.formats.derived.generic import NAME as GENERIC
+from dovetail.formats.derived.jinja import JinjaFormat
+from dovetail.formats.derived.proof import TOOLS
+from dovetail.formats.response_templates.roundtrip import Result, Unparsed, roundtrip
+from dovetail.formats.response_templates.writing import Inexpressible, written
 from tests.formats import chat_templates
 
 _HEAD = """\
@@ -60,6 +66,18 @@ _REASONS = """
 The first answer that differs, or why none is shown:
 """.splitlines()
 
+_RESPONSES = """
+## As a response template
+
+Of the {total} templates, {read} call tools. For {equal} of these,
+[`dovetail formats --of … --write response_template`](rendering.md#response-templates) writes one by which transformers'
+own parser reads all of 24 random answers of the chat template as they were sent, each up to the end of its turn. The
+others, and why not:
+
+| template | the first message that reads otherwise, or why none is written |
+|---|---|
+"""
+
 
 class Row(NamedTuple):
     name: str
@@ -85,6 +103,50 @@ def rows(shared_data: Path) -> Iterator[Row]:
         yield Row(name, kind, (fmt.family_name, *marks), tuple(map(_line, reasons)))
 
 
+def parse(spec: Any, text: str, prompt: str) -> Any:
+    """The message that transformers reads by a response template."""
+    from transformers.utils.chat_parsing import parse_response
+
+    try:
+        return parse_response(text, spec, prefix=prompt, tools=TOOLS)
+    except Exception as error:
+        raise Unparsed(str(error).partition("\n")[0]) from None
+
+
+def responses(shared_data: Path) -> Iterator[tuple[str, str]]:
+    """Each template that calls tools, and why no response template reads its answers; "" if one does."""
+    for path in chat_templates.paths(shared_data):
+        fmt = chat_templates.of(path)
+        if fmt.reads_calls:
+            yield str(path.relative_to(shared_data / "templates").with_suffix("")), _why_not(fmt)
+
+
+def _why_not(fmt: JinjaFormat) -> str:
+    best: Result | None = None
+    try:
+        for spec in written(fmt):
+            result = roundtrip(fmt, functools.partial(parse, spec))
+            if best is None or result.differing < best.differing:
+                best = result
+            if not result.differing:
+                return "" if result.calling else "not known: the chat template shows no calls, and its texts read back"
+    except Inexpressible as error:
+        return f"none: {error}"
+    except DovetailError as error:
+        return f"none: {error.message}"
+    assert best is not None and best.difference is not None
+    _, sent, read, *_ = (f"{each}" if isinstance(each, list) else repr(each) for each in best.difference)
+    lost = read.strip("'\"") if "it cannot be read" in read else f"it is read as {read:.90}"
+    return f"{best.differing} of {best.messages}, such as {sent:.90}: {lost}"
+
+
+def responses_section(listed: Iterable[tuple[str, str]], total: int) -> str:
+    listed = list(listed)
+    others = [f"| {name} | {_line(reason)} |" for name, reason in listed if reason]
+    head = _RESPONSES.format(total=total, read=len(listed), equal=len(listed) - len(others))
+    return head + "\n".join(others) + "\n"
+
+
 def _line(text: str) -> str:
     """`text` in one line of Markdown, in a list or a table."""
     return text.replace("\n", " ").replace("<", "\\<").replace("|", "\\|")
@@ -99,4 +161,6 @@ def page(listed: Iterable[Row]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(rows(Path(sys.argv[1]))))
+    shared = Path(sys.argv[1])
+    own = page(rows(shared))
+    sys.stdout.write(own + responses_section(responses(shared), len(chat_templates.paths(shared))))

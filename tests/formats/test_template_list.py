@@ -25,3 +25,12 @@ def test_no_template_is_read_worse_than_the_list_says(shared_data: Path) -> None
         assert all(now >= then for then, now in zip(before, after, strict=True)), (row, cells)
         if not after[0]:
             assert cells[0] == row.cells[0]
+
+
+@pytest.mark.slow
+def test_each_response_template_reads_what_the_list_says(shared_data: Path) -> None:
+    pytest.importorskip("transformers.utils.chat_parsing", reason="needs transformers 5.13 or later")
+    page = (Path(__file__).parents[2] / "docs/templates.md").read_text(encoding="utf-8")
+    _, _, listed = page.partition("## As a response template")
+    for name, reason in template_list.responses(shared_data):
+        assert not reason or f"| {name} |" in listed, reason

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
 from dovetail.formats.declared.named_calls import KeyedCalls, NamedCalls
 from dovetail.formats.derived import generic
+from dovetail.formats.response_templates.families import families
+from tests.formats import response_templates
 
 
 class Named(DeclaredFormat):
@@ -57,6 +61,16 @@ class SectionKeyTags(DeclaredFormat):
 #: How models without tools in their templates write calls, whose tags are ordinary text.
 Generic = generic.family((), ("<|end|>",))
 
+
+def _by_response_template(name: str, spec: Any, *controls: str) -> Any:
+    """The family that a response template declares, called `name`."""
+    family, _ = next(families(spec, controls, ("<|im_end|>",)))
+    return type("ByResponseTemplate", (family,), {"name": name})
+
+
+Listed = _by_response_template("response_template_json", response_templates.COHERE, *response_templates.COHERE_CONTROLS)
+InTags = _by_response_template("response_template_tags", response_templates.QWEN35, "<tool_call>", "</tool_call>")
+
 DECLARED: dict[str, type[DeclaredFormat]] = {
-    kind.name: kind for kind in (Named, NamedInText, Keyed, SectionKeyTags, Generic)
+    kind.name: kind for kind in (Named, NamedInText, Keyed, SectionKeyTags, Generic, Listed, InTags)
 }

@@ -113,6 +113,7 @@ def test_a_missing_closer(name: str) -> None:
 ONE_OPENER = (
     *("hermes", "qwen3", "llama3_json", "granite", "command_a", "command_4", "hunyuan"),
     *("ernie45", "internlm", "jamba", "xlam", "acme", "keyed_calls", "generic"),
+    "response_template_json",
 )
 #: Markers that end content, without which nothing is wrong.
 _CONTENT_ENDS = ("<|END_RESPONSE|>", "<|END_TEXT|>", "</response>", "<|/answer|>")

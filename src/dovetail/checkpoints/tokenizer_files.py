@@ -44,6 +44,7 @@ class TokenizerConfig(msgspec.Struct):
     pad_token: _Special = None
     cls_token: _Special = None
     mask_token: _Special = None
+    response_template: Any = None
 
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -65,7 +66,8 @@ class TokenizerFiles:
     """The tokenizer files of a checkpoint's folder.
 
     `controls`: ids of control tokens by literal. `special`: literals by the names that templates use (bos_token).
-    `templates`: chat templates by name. An absent file declares nothing; a broken one raises `CheckpointError`.
+    `templates`: chat templates by name. `response_template`: how Hugging Face's parser reads answers, not
+    checked; None if there is none. An absent file declares nothing; a broken one raises `CheckpointError`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -77,6 +79,7 @@ class TokenizerFiles:
         self.controls = {literal: number for literal, number in added.items() if not is_text(literal)}
         self.special = {name: text_of(token) for name in _SPECIAL if (token := getattr(config, name)) is not None}
         self.templates = dict(_templates(folder, config.chat_template))
+        self.response_template = config.response_template
 
     def template_for(self, *, tools: bool) -> ChatTemplate:
         """The template for requests with or without tools, as transformers chooses it."""

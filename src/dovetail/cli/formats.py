@@ -15,8 +15,10 @@ from rich.console import Console
 from rich.text import Text
 
 import dovetail
+from dovetail.cli import response_templates
 from dovetail.cli.files import print_json, read_text
 from dovetail.cli.terminal import CALL, CONTROL, labelled, visible
+from dovetail.errors import PlanError
 from dovetail.events import Call, Message
 from dovetail.formats.base import Format
 from dovetail.formats.derived.generic import NAME as GENERIC
@@ -32,7 +34,13 @@ _CONTROL = re.compile(r"<\|[^<>|'\"\s]+\|>|<｜[^｜<>'\"]+｜>|\[/?[A-Z_]{4,}\]
 _SLOT = re.compile(f"([{''.join(SLOTS)}])")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.check or arguments.write:
+        if arguments.of is None:
+            raise PlanError("--check and --write need --of CHECKPOINT")
+        if arguments.check:
+            return response_templates.check(arguments)
+        return response_templates.write(arguments, _format(arguments.of))
     if arguments.of is not None:
         shown: Any = _explained(_format(arguments.of))
     elif arguments.name is not None:
@@ -41,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
         shown = [_listed(name) for name in FAMILIES]
     if arguments.json:
         print_json(shown)
-        return
+        return 0
     console = Console(highlight=False)
     if isinstance(shown, list):
         width = max(len(each["name"]) for each in shown) + 2
@@ -51,6 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
             console.print(line, no_wrap=True, overflow="ellipsis" if console.is_terminal else "ignore", crop=False)
     else:
         _show(console, shown)
+    return 0
 
 
 def _listed(name: str) -> dict[str, str]:

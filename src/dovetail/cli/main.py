@@ -213,6 +213,18 @@ def _parser(command: str | None, words: Sequence[str]) -> argparse.ArgumentParse
         "name", metavar="NAME", nargs="?", help="name of a format, or of a published model (a part of it lists several)"
     )
     asked.add_argument("--of", metavar="CHECKPOINT|TEMPLATE", help="checkpoint folder, or file with a chat template")
+    response = formats.add_mutually_exclusive_group()
+    response.add_argument(
+        "--check",
+        action="store_true",
+        help="whether the response_template of CHECKPOINT reads what its chat template shows of random answers; exit "
+        "code 1 if not (needs transformers 5.13 or later)",
+    )
+    response.add_argument(
+        "--write",
+        choices=["response_template"],
+        help="write a response_template for the chat template, and check it if transformers is installed",
+    )
     formats.add_argument("--json", action="store_true", help="print JSON")
 
     lint = _command(

@@ -135,19 +135,32 @@ def _check_template(own: Format) -> None:
         return
 
 
-def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]], generic_tools: bool) -> Format:
+def own_template(folder: Path, families: Mapping[str, type[Format]]) -> tuple[JinjaFormat | None, Any]:
+    """The chat template of the checkpoint in `folder` as a format, and its `response_template`; None for either."""
+    checkpoint = _Checkpoint(folder)
+    own = _own_template(checkpoint, families, generic_tools=False) if checkpoint.templates else None
+    return own, checkpoint.response_template
+
+
+def _own_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]], *, generic_tools: bool) -> JinjaFormat:
     from dovetail.formats.derived.jinja import jinja
     from dovetail.formats.derived.template import Template
 
     default, with_tools = checkpoint.template_for(tools=False), checkpoint.template_for(tools=True)
-    own = jinja(
+    return jinja(
         Template(default.source, checkpoint.special),
         checkpoint.controls,
         [family() for family in families.values()],
         with_tools=Template(with_tools.source, checkpoint.special),
         ends=checkpoint.ends,
         generic_tools=generic_tools,
+        response_template=checkpoint.response_template,
     )
+
+
+def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]], generic_tools: bool) -> Format:
+    own = _own_template(checkpoint, families, generic_tools=generic_tools)
+    default, with_tools = checkpoint.template_for(tools=False), checkpoint.template_for(tools=True)
     _check_template(own)
     differences: dict[str, str] = {}
     for name, kind in families.items():
@@ -165,14 +178,18 @@ def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]], 
         )
     other = next((name for name in (declared, own.family_name) if name in differences), None)
     differs = "" if other is None else f"; {other} differs: {differences[other]}"
-    return own.because_of(f"it has a {with_tools.file} of its own; {_reads(own)}{differs}")
+    refused = f"; its response_template is not used, because {own.refusal}" if own.refusal else ""
+    return own.because_of(f"it has a {with_tools.file} of its own; {_reads(own)}{refused}{differs}")
 
 
 def _reads(own: JinjaFormat) -> str:
     """How the calls that a template shows are read, or why they are not."""
     from dovetail.formats.derived.differencing import NAME as DERIVED
     from dovetail.formats.derived.generic import NAME as GENERIC
+    from dovetail.formats.response_templates.families import NAME as RESPONSE_TEMPLATE
 
+    if own.family_name == RESPONSE_TEMPLATE:
+        return f"its calls are read as its response_template says ({own.call_opening!r})"
     if own.family_name == DERIVED:
         return f"the layout of its calls was derived by differencing ({own.call_opening!r})"
     if own.family_name == GENERIC:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -26,6 +27,9 @@ from dovetail.formats.derived.template import Template, pattern
 from dovetail.formats.efforts import EFFORTS
 from dovetail.formats.parts import with_places
 from dovetail.formats.prompts.history import GENERIC_TOOLS, Repair, Repaired
+from dovetail.formats.response_templates.anchors import Refused
+from dovetail.formats.response_templates.blanks import as_rendered
+from dovetail.formats.response_templates.families import families
 from dovetail.grammar import Grammar
 from dovetail.reading import CallReader, Reader
 from dovetail.tokens import Prompt, Segment
@@ -143,6 +147,8 @@ class JinjaFormat(Format):
     """A chat template that renders, and the family that reads, writes and constrains. Made by `jinja`."""
 
     name = "jinja"
+    #: Why the checkpoint's `response_template` is not used; "" if it is, or is not needed, or does not exist.
+    refusal: str = ""
 
     def __init__(
         self,
@@ -189,18 +195,31 @@ class JinjaFormat(Format):
             self.reasoning == family.reasoning and self.reader_type.think == family.reader_type.think
         )
 
+    def with_family(self, family: Format, opening: str) -> JinjaFormat:
+        """The same template with another family."""
+        return JinjaFormat(self._templates, self._probe, family, opening, self._ends)
+
+    def declared_by(self, spec: Any) -> Iterator[tuple[type[Format], str]]:
+        """The families that a `response_template` may declare. Raises `Refused` if it declares none."""
+        shown = functools.partial(
+            as_rendered, render=self._templates.probe, objects=self.history_rules.arguments == "object"
+        )
+        return families(spec, self._templates.controls, self._all_ends, self._probe.block(), shown)
+
+    @property
+    def family(self) -> Format:
+        """The family that reads the calls, as it is for this template."""
+        return self._family
+
     @functools.cached_property
     def derived(self) -> Derived[JinjaFormat]:
         """The same template with a family that differencing derives, and what was derived."""
-
-        def make(family: Format, opening: str) -> JinjaFormat:
-            return JinjaFormat(self._templates, self._probe, family, opening, self._ends)
 
         if self._templates.with_tools.is_random:
             return Derived(None, Derivation(reason="the chat template draws random words"))
         later = functools.partial(self._templates.probe, now=_LATER)
         derived = differencing.derive(
-            self._templates.probe, later, self._probe, self._templates.controls, self._all_ends, make
+            self._templates.probe, later, self._probe, self._templates.controls, self._all_ends, self.with_family
         )
         if derived.format is not None:
             vars(derived.format).update(derived=derived, verdict=Verdict())  # which `derive` has proved
@@ -331,6 +350,7 @@ def jinja(
     with_tools: Template | None = None,
     ends: Iterable[str] = (),
     generic_tools: bool = True,
+    response_template: Any = None,
 ) -> JinjaFormat:
     """The format of a chat template. The same template gives the same format, which is made once.
 
@@ -339,9 +359,13 @@ def jinja(
     `with_tools`: the template for requests with tools, if the model has a second one.
     `ends`: the control tokens that end a turn according to the checkpoint's configuration.
     `generic_tools`: whether a template that shows no tools gets them in the generic way.
+    `response_template`: the checkpoint's own declaration of its answers, which comes before differencing.
     """
     kinds = tuple(type(family) for family in families)
-    fmt = _jinja(template, with_tools or template, frozenset(controls), kinds, tuple(ends), generic_tools)
+    declared = None if response_template is None else json.dumps(response_template)
+    fmt = _jinja(template, with_tools or template, frozenset(controls), kinds, tuple(ends), generic_tools, declared)
+    if fmt.refusal:
+        _log.info("the response_template is not used: %s", fmt.refusal)
     if not fmt.reads_calls:
         _log.info("tool calls are not read: %s", fmt.derived.derivation.reason)
     return fmt
@@ -355,13 +379,18 @@ def _jinja(
     families: tuple[type[Format], ...],
     ends: tuple[str, ...],
     generic_tools: bool,
+    response_template: str | None,
 ) -> JinjaFormat:
     templates = Templates(template, with_tools, controls)
     probe = Probe(templates.probe, templates.with_tools.source)
     native = probe.family([family() for family in families])
-    fmt = JinjaFormat(templates, probe, *(native or (Plain(), "")), ends)
-    if (native is None or fmt.is_unlike_template) and fmt.derived.format is not None:
-        return fmt.derived.format
+    fmt, refusal = JinjaFormat(templates, probe, *(native or (Plain(), "")), ends), ""
+    if native is None or fmt.is_unlike_template:
+        declared, refusal = (None, "") if response_template is None else _declared(fmt, json.loads(response_template))
+        if declared is not None:
+            native, fmt = declared
+        elif fmt.derived.format is not None:
+            return _refusing(fmt.derived.format, refusal)
     if native is not None and fmt.lays_out_otherwise and fmt.derived.format is not None and not fmt.derived.shows_ids:
         exact = JinjaFormat(templates, probe, *native, ends, writer=fmt.derived.format)
         vars(exact)["derived"] = fmt.derived
@@ -369,8 +398,42 @@ def _jinja(
     if generic_tools and fmt.takes_generic_tools:
         with_generic = fmt.with_generic_tools()
         if with_generic.verdict is not None and not with_generic.verdict.reading:
-            return with_generic
+            return _refusing(with_generic, refusal)
+    return _refusing(fmt, refusal)
+
+
+def _refusing(fmt: JinjaFormat, refusal: str) -> JinjaFormat:
+    fmt.refusal = refusal
     return fmt
+
+
+def _declared(plain: JinjaFormat, spec: Any) -> tuple[tuple[tuple[Format, str], JinjaFormat] | None, str]:
+    """The family that a `response_template` declares, with the format of the template, or why it is not used.
+
+    `plain`: the format of the template without it.
+    """
+    best: tuple[tuple[Format, str], JinjaFormat] | None = None
+    refusal = ""
+    try:
+        for kind, opening in plain.declared_by(spec):
+            family = kind(), opening
+            fmt = plain.with_family(*family)
+            verdict = fmt.verdict
+            if verdict is None:  # the chat template shows no calls, so that only the declaration can be tried
+                verdict = proof.alone(fmt)
+                refusal = refusal or verdict.failure
+                best = best or (None if verdict.failure else (family, fmt))
+            elif verdict == Verdict():
+                return (family, fmt), ""
+            elif verdict.reading:
+                refusal = refusal or f"the chat template contradicts it: {verdict.reading}"
+            else:
+                best = best or (family, fmt)
+    except Refused as error:
+        refusal = str(error)
+    except (LookupError, TypeError, ValueError) as error:
+        refusal = f"no declaration expresses it: {error}"
+    return best, "" if best is not None else refusal
 
 
 def _adapted_reader(

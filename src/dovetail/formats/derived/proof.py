@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from dovetail.errors import DovetailError
 from dovetail.events import Call, Event, Message, fold
 from dovetail.formats.base import Format
-from dovetail.formats.derived.sample_answers import CONTENT, Render, atoms_of, begin_of_answer, common
+from dovetail.formats.derived.sample_answers import CONTENT, Messages, Render, atoms_of, begin_of_answer, common
 from dovetail.tokens import Prompt, Segment, Tokenizer
 
 MESSAGES = 8
-_SEED = 22
+SEED = 22
 _TYPES = ("string", "integer", "number", "boolean", "array", "object")
 _SCHEMAS: dict[str, dict[str, Any]] = {
     "city": {"type": "string"},
@@ -55,7 +55,7 @@ TOOLS: list[dict[str, Any]] = [
 _USER = {"role": "user", "content": "What is it?"}
 #: The defects that a template's own texts may have: it spells values as Python does, or writes all of them as strings.
 _MEANT = ("python_value", "mistyped_value")
-_TEXTS = (
+TEXTS = (
     "Paris",
     "São Paulo 漢字 🙂",
     'He said "no"',
@@ -71,7 +71,7 @@ _TEXTS = (
 )
 
 
-class _Samples:
+class Samples:
     """Random messages."""
 
     def __init__(self, seed: int) -> None:
@@ -79,7 +79,7 @@ class _Samples:
 
     def message(self, number: int, most_calls: int, *, both: bool) -> Message:
         calls = tuple(self._call(i) for i in range(number % (most_calls + 1)))
-        content = self._random.choice(_TEXTS) if not calls or (both and number % 2) else ""
+        content = self._random.choice(TEXTS) if not calls or (both and number % 2) else ""
         return Message(content, "", calls)
 
     def _call(self, i: int) -> Call:
@@ -98,10 +98,10 @@ class _Samples:
             case "exact":
                 return pick((True, False))
             case "tags":
-                return pick(([], [pick(_TEXTS)], ["a", pick(_TEXTS)]))
+                return pick(([], [pick(TEXTS)], ["a", pick(TEXTS)]))
             case "place":
-                return pick(({}, {"lat": 1.5, "name": pick(_TEXTS)}))
-        return pick(_TEXTS)
+                return pick(({}, {"lat": 1.5, "name": pick(TEXTS)}))
+        return pick(TEXTS)
 
 
 class Verdict(NamedTuple):
@@ -125,7 +125,7 @@ def verdict(fmt: Format, render: Render, parallel: bool, both: bool, messages: i
 
     `parallel`: whether the template shows several calls. `both`: whether it shows content beside calls.
     """
-    samples = _Samples(_SEED)
+    samples = Samples(SEED)
     drawn = [samples.message(number, 3 if parallel else 1, both=both) for number in range(messages)]
     problems = {"reading": "", "writing": "", "grammar": ""}
     grammar = None
@@ -143,6 +143,26 @@ def verdict(fmt: Format, render: Render, parallel: bool, both: bool, messages: i
     except DovetailError as error:
         problems["reading"] = error.message
     return Verdict(**problems)
+
+
+def alone(fmt: Format) -> Verdict:
+    """Whether `fmt` reads and constrains what it writes itself: for a template that shows no calls."""
+
+    def render(messages: Messages, tools: Messages | None, opens: bool) -> Prompt:
+        segments = [Segment(f"{_USER['content']}\n", False)]
+        for message in messages[1:]:
+            calls = (call["function"] for call in message.get("tool_calls", ()))
+            called = tuple(
+                Call(f"call0000{i}", each["name"], _text_of(each["arguments"])) for i, each in enumerate(calls)
+            )
+            segments += fmt.write(Message(message["content"] or "", "", called), thinking=False).segments
+        return Prompt(segments)
+
+    return verdict(fmt, render, True, True)
+
+
+def _text_of(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _problems(
@@ -189,7 +209,7 @@ class _Rendered:
         self._begin = functools.partial(begin_of_answer, atoms, opened.text, question=_USER["content"])
         #: Where an answer with content begins in its prompt.
         self._start = self._begin(answered.text)
-        after = _after_end(fmt, [*_from(answered, self._start)])
+        after = _after_end(fmt, [*segments_from(answered, self._start)])
         self._next_turn = [*itertools.dropwhile(lambda segment: not segment.text.strip(), after)]
         #: Whether an answer is read as one that begins inside a reasoning block.
         self.thinking = answered.text.startswith(opened.text) and fmt.left_open(opened)
@@ -200,7 +220,7 @@ class _Rendered:
         calls = [{"id": call.id, "type": "function", "function": self._function(call)} for call in message.calls]
         content = None if calls and not message.content and rules.null_beside_calls else message.content
         sent = {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
-        answer = [*_from(self._render([_USER, sent], TOOLS, False), self._start)]
+        answer = [*segments_from(self._render([_USER, sent], TOOLS, False), self._start)]
         turn = len(answer) - len(self._next_turn)
         return _without_end(self._format, answer[:turn] if answer[turn:] == self._next_turn else answer)
 
@@ -209,7 +229,8 @@ class _Rendered:
         return {"name": call.name, "arguments": json.loads(call.arguments) if as_object else call.arguments}
 
 
-def _from(prompt: Prompt, start: int) -> Iterator[Segment]:
+def segments_from(prompt: Prompt, start: int) -> Iterator[Segment]:
+    """The segments of `prompt` from character `start` on."""
     at = 0
     for text, control in prompt.segments:
         if at + len(text) > start:
@@ -218,14 +239,14 @@ def _from(prompt: Prompt, start: int) -> Iterator[Segment]:
 
 
 def _without_end(fmt: Format, segments: Sequence[Segment]) -> Sequence[Segment]:
-    return segments[: _end(fmt, segments)]
+    return segments[: end_of_turn(fmt, segments)]
 
 
 def _after_end(fmt: Format, segments: Sequence[Segment]) -> Sequence[Segment]:
-    return segments[_end(fmt, segments) + 1 :]
+    return segments[end_of_turn(fmt, segments) + 1 :]
 
 
-def _end(fmt: Format, segments: Sequence[Segment]) -> int:
+def end_of_turn(fmt: Format, segments: Sequence[Segment]) -> int:
     """Where the end of the turn stands in `segments`."""
     ends = (i for i, (text, control) in enumerate(segments) if control and text in fmt.end_of_turn)
     return next(ends, len(segments))
@@ -238,7 +259,7 @@ def _without_reasoning(fmt: Format, segments: Sequence[Segment]) -> list[Segment
     start = text.find(end) + len(end) if end in text else 0
     while text[start : start + 1] == "\n":
         start += 1
-    return list(_from(Prompt(segments), start))
+    return list(segments_from(Prompt(segments), start))
 
 
 def _text(segments: Sequence[Segment]) -> str:
