@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -474,15 +475,15 @@ class Format(ABC):
         return Prompt(Segment(text, control and text in known) for text, control in prompt.segments)
 
     def mark(self, literal: str) -> Node:
-        """A marker of the family in a grammar: a control token, perhaps with text after it. It is text if the model's
-        tokenizer has no such token."""
+        """A marker of the family in a grammar: control tokens, perhaps with text among them. What the model's tokenizer
+        does not have is text."""
         known = self.reader_type.controls if self._tokenizer_controls is None else self._tokenizer_controls
         if literal in known:
             return ControlToken(literal)
-        first = next((control for control in self.reader_type.controls if literal.startswith(control)), None)
-        if first is None or first not in known:
-            return ExactText(literal)
-        return Concat((ControlToken(first), ExactText(literal.removeprefix(first))))
+        controls = "|".join(re.escape(control) for control in self.reader_type.controls if control in known)
+        pieces = re.split(f"({controls or '(?!)'})", literal)
+        nodes = [ControlToken(piece) if i % 2 else ExactText(piece) for i, piece in enumerate(pieces) if piece]
+        return nodes[0] if len(nodes) == 1 else Concat(tuple(nodes))
 
 
 def parameters_by_name(tools: Any) -> dict[str, Any]:
