@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
-from dovetail.formats.declared.named_calls import KeyedCalls, NamedCalls
+from dovetail.formats.declared.named_calls import NamedCalls
 from dovetail.formats.derived import generic
 
 
@@ -28,18 +28,8 @@ class NamedInText(DeclaredFormat):
     calls = NamedCalls("{call}", "<function={name}>{arguments}</function>", between="\n")
 
 
-class Keyed(DeclaredFormat):
-    """As Apertus writes calls."""
-
-    name = "keyed_calls"
-    reasoning: ReasoningBlock = "none"
-    controls = ("<|calls|>", "<|/calls|>")
-    end_of_turn = ("<|end|>",)
-    calls = KeyedCalls("<|calls|>[{calls}]<|/calls|>", between=", ")
-
-
 class SectionKeyTags(DeclaredFormat):
-    """As Hunyuan 3 writes calls."""
+    """As Hunyuan 3 and 4 write calls."""
 
     name = "section_key_tags"
     controls = (
@@ -57,6 +47,4 @@ class SectionKeyTags(DeclaredFormat):
 #: How models without tools in their templates write calls, whose tags are ordinary text.
 Generic = generic.family((), ("<|end|>",))
 
-DECLARED: dict[str, type[DeclaredFormat]] = {
-    kind.name: kind for kind in (Named, NamedInText, Keyed, SectionKeyTags, Generic)
-}
+DECLARED: dict[str, type[DeclaredFormat]] = {kind.name: kind for kind in (Named, NamedInText, SectionKeyTags, Generic)}

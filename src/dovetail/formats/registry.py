@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dovetail.errors import UnknownFormat
 from dovetail.formats.base import Format
+from dovetail.formats.families.apertus import Apertus
 from dovetail.formats.families.command_a import Command4, CommandA
 from dovetail.formats.families.deepseek_dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
 from dovetail.formats.families.deepseek_v3 import DeepSeekV3, DeepSeekV31
@@ -84,6 +85,7 @@ FAMILIES: dict[str, type[Format]] = {
         Functionary,
         Muse,
         GigaChat3,
+        Apertus,
     )
 }
 #: The format of any other model, which comes from the model's chat template.
