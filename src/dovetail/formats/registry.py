@@ -14,6 +14,7 @@ from dovetail.formats.families.ernie45 import Ernie45
 from dovetail.formats.families.functionary import Functionary
 from dovetail.formats.families.gemma4 import FunctionGemma, Gemma4
 from dovetail.formats.families.gigachat3 import GigaChat3
+from dovetail.formats.families.gigachat35 import GigaChat35
 from dovetail.formats.families.glm import Glm45, Glm47
 from dovetail.formats.families.granite import Granite
 from dovetail.formats.families.harmony import Harmony
@@ -85,6 +86,7 @@ FAMILIES: dict[str, type[Format]] = {
         Functionary,
         Muse,
         GigaChat3,
+        GigaChat35,
         Apertus,
     )
 }
