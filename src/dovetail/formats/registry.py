@@ -21,6 +21,7 @@ from dovetail.formats.families.harmony import Harmony
 from dovetail.formats.families.hermes import Hermes, Qwen3
 from dovetail.formats.families.hunyuan import Hunyuan
 from dovetail.formats.families.internlm import InternLM
+from dovetail.formats.families.iquest import IQuestQ1
 from dovetail.formats.families.jamba import Jamba
 from dovetail.formats.families.kimi_k2 import KimiK2, KimiK2Thinking, KimiK25
 from dovetail.formats.families.kimi_k3 import KimiK3
@@ -88,6 +89,7 @@ FAMILIES: dict[str, type[Format]] = {
         GigaChat3,
         GigaChat35,
         Apertus,
+        IQuestQ1,
     )
 }
 #: The format of any other model, which comes from the model's chat template.
