@@ -27,6 +27,7 @@ from dovetail.formats.families.kimi_k2 import KimiK2, KimiK2Thinking, KimiK25
 from dovetail.formats.families.kimi_k3 import KimiK3
 from dovetail.formats.families.lfm2 import Lfm2
 from dovetail.formats.families.llama3_json import Llama3Json
+from dovetail.formats.families.longcat import LongCat, LongCatFlash
 from dovetail.formats.families.mimo import MiMo
 from dovetail.formats.families.minicpm5 import MiniCPM5
 from dovetail.formats.families.minimax_m2 import MiniMaxM2
@@ -90,6 +91,8 @@ FAMILIES: dict[str, type[Format]] = {
         GigaChat35,
         Apertus,
         IQuestQ1,
+        LongCat,
+        LongCatFlash,
     )
 }
 #: The format of any other model, which comes from the model's chat template.
