@@ -23,6 +23,7 @@ from dovetail.formats.families.hunyuan import Hunyuan
 from dovetail.formats.families.internlm import InternLM
 from dovetail.formats.families.iquest import IQuestQ1
 from dovetail.formats.families.jamba import Jamba
+from dovetail.formats.families.k2_horizon import K2Horizon
 from dovetail.formats.families.kimi_k2 import KimiK2, KimiK2Thinking, KimiK25
 from dovetail.formats.families.kimi_k3 import KimiK3
 from dovetail.formats.families.lfm2 import Lfm2
@@ -93,6 +94,7 @@ FAMILIES: dict[str, type[Format]] = {
         IQuestQ1,
         LongCat,
         LongCatFlash,
+        K2Horizon,
     )
 }
 #: The format of any other model, which comes from the model's chat template.
