@@ -10,6 +10,7 @@ from dovetail.formats.families.apertus import Apertus
 from dovetail.formats.families.command_a import Command4, CommandA
 from dovetail.formats.families.deepseek_dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
 from dovetail.formats.families.deepseek_v3 import DeepSeekV3, DeepSeekV31
+from dovetail.formats.families.dots import Dots
 from dovetail.formats.families.ernie45 import Ernie45
 from dovetail.formats.families.functionary import Functionary
 from dovetail.formats.families.gemma4 import FunctionGemma, Gemma4
@@ -95,6 +96,7 @@ FAMILIES: dict[str, type[Format]] = {
         LongCat,
         LongCatFlash,
         K2Horizon,
+        Dots,
     )
 }
 #: The format of any other model, which comes from the model's chat template.
