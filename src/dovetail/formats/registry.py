@@ -21,6 +21,7 @@ from dovetail.formats.families.granite import Granite
 from dovetail.formats.families.harmony import Harmony
 from dovetail.formats.families.hermes import Hermes, Qwen3
 from dovetail.formats.families.hunyuan import Hunyuan
+from dovetail.formats.families.inkling import Inkling
 from dovetail.formats.families.internlm import InternLM
 from dovetail.formats.families.iquest import IQuestQ1
 from dovetail.formats.families.jamba import Jamba
@@ -97,6 +98,7 @@ FAMILIES: dict[str, type[Format]] = {
         LongCatFlash,
         K2Horizon,
         Dots,
+        Inkling,
     )
 }
 #: The format of any other model, which comes from the model's chat template.

@@ -41,10 +41,11 @@ class DsmlCalls(TagCalls):
     def reader(self, controls: tuple[str, ...]) -> tuple[type[CallReader], dict[str, Any]]:
         _, own = super().reader(controls)
         sections, calls, parameters = own["section"], own["call"], own["parameter"]
-        own_token = f"｜{self.call.split('｜')[1]}｜"
+        word = self.call.split("｜")[1]
+        own_token = f"｜{word}｜"
         opening: dict[str, str] = {"<function>": calls}
         closing: dict[str, str] = {}
-        for token in (spelling.replace(DSML, own_token).replace("DSML", own_token.strip("｜")) for spelling in _TOKENS):
+        for token in (spelling.replace("DSML", word) for spelling in _TOKENS):
             for section in (*_SECTIONS, *(_MISSPELLED_SECTIONS if own_token in token else ())):
                 opening[f"<{token}{section}>"] = sections
                 closing[f"</{token}{section}>"] = own["section_end"]

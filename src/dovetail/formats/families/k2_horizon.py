@@ -7,8 +7,8 @@
     </ifm|tool_call>
     </ifm|tool_calls>
 
-This is the template's default, `tool_call_format=xml`. Sources: the parsers of vLLM and SGLang, and a renderer in C that
-is compared with the chat template byte for byte.
+This is the template's default, `tool_call_format=xml`. Sources: the parsers of vLLM and SGLang, and a renderer in C
+that is compared with the chat template byte for byte.
 """
 
 from __future__ import annotations
