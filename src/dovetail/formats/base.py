@@ -10,7 +10,7 @@ import copy
 import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
 
@@ -107,6 +107,10 @@ class Format(ABC):
         family.reasoning, family.end_of_turn, family.reader_type = reasoning, end_of_turn, reader
         family._tokenizer_controls, family.shown_order = tokenizer_controls, shown_order
         return family
+
+    def spelled_for(self, controls: Container[str]) -> Self:
+        """This format for a tokenizer with these control tokens, if tokenizers have other names for one of its own."""
+        return self
 
     def has_token(self, control: str) -> bool:
         """Whether the model's tokenizer has this control token of the family; otherwise it is text."""

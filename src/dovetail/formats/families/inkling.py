@@ -8,9 +8,10 @@ turn. Sources: as for the prompts (`inkling_prompt`), and the parsers of vLLM an
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Self
 
 from dovetail.conversation import Tool
 from dovetail.events import Content, Message, Reasoning
@@ -20,7 +21,17 @@ from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock
 from dovetail.formats.declarations import sorted_deeply
 from dovetail.formats.families import inkling_prompt
-from dovetail.formats.families.inkling_prompt import CALL, EFFORTS, END, END_OF_TURN, MODEL, TEXT, THINK
+from dovetail.formats.families.inkling_prompt import (
+    CALL,
+    EFFORTS,
+    END,
+    END_OF_TURN,
+    MODEL,
+    TEXT,
+    THINK,
+    UNNAMED_XML,
+    XML,
+)
 from dovetail.formats.prompts.history import HistoryRules
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, Grammar, Maybe, Node, Repeat
 from dovetail.reading import Script
@@ -164,12 +175,18 @@ class Inkling(Format):
     reader_type = InklingReader
     shown_order = staticmethod(sorted_deeply)
     _answers = InklingAnswers
+    _xml = XML
 
     def _render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
     ) -> Prompt:
         effort = inkling_prompt.level(options.get("reasoning_effort"), thinking)
-        return inkling_prompt.prompt(messages, tools, effort, open_turn)
+        return inkling_prompt.prompt(messages, tools, self._xml, effort, open_turn)
+
+    def spelled_for(self, controls: Container[str]) -> Self:
+        fmt = copy.copy(self)
+        fmt._xml = XML if XML in controls else UNNAMED_XML
+        return fmt
 
     def left_open(self, prompt: Prompt) -> bool:
         return next((token for token in reversed(prompt.pieces[1::2]) if token in (THINK, END)), "") == THINK

@@ -19,6 +19,8 @@ from dovetail.tokens import Prompt
 
 MODEL, USER, SYSTEM, TOOL = "<|message_model|>", "<|message_user|>", "<|message_system|>", "<|message_tool|>"
 TEXT, THINK, CALL, XML = "<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>", "<|content_xml|>"
+#: The name of `<|content_xml|>` in tokenizers that name only some of their tokens.
+UNNAMED_XML = "<|unused_200024|>"
 #: The end of a block, and of a turn.
 END, END_OF_TURN = "<|end_message|>", "<|content_model_end_sampling|>"
 
@@ -42,10 +44,11 @@ def level(effort: Any, thinking: bool) -> float:
     return value
 
 
-def prompt(messages: Sequence[Mapping[str, Any]], tools: Tools, effort: float, open_turn: bool) -> Prompt:
+def prompt(messages: Sequence[Mapping[str, Any]], tools: Tools, xml: str, effort: float, open_turn: bool) -> Prompt:
+    """`xml`: the control token before declared tools."""
     pieces: list[str] = []
     if tools:
-        pieces += ("", SYSTEM, "tool_declare", XML, _declared(tools), END)
+        pieces += ("", SYSTEM, "tool_declare", xml, _declared(tools), END)
     digits = f"{effort:.2f}".rstrip("0").rstrip(".")
     wish: tuple[str, ...] = ("", SYSTEM, "", TEXT, f"Thinking effort level: {digits}", END)
     names: dict[str, str] = {}
