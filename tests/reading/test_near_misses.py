@@ -112,7 +112,7 @@ def test_a_missing_closer(name: str) -> None:
 #: Families whose calls have no marker but the opener before the name, so that without it they are text.
 ONE_OPENER = (
     *("hermes", "qwen3", "llama3_json", "granite", "command_a", "command_4", "hunyuan"),
-    *("ernie45", "internlm", "jamba", "xlam", "acme", "apertus", "longcat_flash", "generic"),
+    *("ernie45", "internlm", "jamba", "xlam", "acme", "apertus", "longcat_flash", "olmo3", "generic"),
 )
 #: Markers that end content, without which nothing is wrong.
 _CONTENT_ENDS = ("<|END_RESPONSE|>", "<|END_TEXT|>", "</response>", "<|/answer|>")

@@ -38,6 +38,7 @@ from dovetail.formats.families.minimax_m3 import MiniMaxM3
 from dovetail.formats.families.mistral import Mistral
 from dovetail.formats.families.muse import Muse
 from dovetail.formats.families.nemotron_v3 import NemotronV3
+from dovetail.formats.families.olmo3 import Olmo3
 from dovetail.formats.families.phi4_mini import Phi4Mini
 from dovetail.formats.families.pythonic import Pythonic
 from dovetail.formats.families.qwen3_coder import Qwen3Coder
@@ -99,6 +100,7 @@ FAMILIES: dict[str, type[Format]] = {
         K2Horizon,
         Dots,
         Inkling,
+        Olmo3,
     )
 }
 #: The format of any other model, which comes from the model's chat template.
