@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import dovetail
@@ -71,7 +73,7 @@ def test_a_prompt_may_leave_reasoning_open() -> None:
         ({"reasoning_effort": 0}, "0"),
     ],
 )
-def test_the_effort_stands_before_the_first_message_of_the_user(options: dict[str, object], shown: str) -> None:
+def test_the_effort_stands_before_the_first_message_of_the_user(options: dict[str, Any], shown: str) -> None:
     fmt, system = dovetail.format("inkling"), {"role": "developer", "content": "Be brief."}
     level = f"<|message_system|>{TEXT}Thinking effort level: {shown}{END}"
     text = fmt.render([system, {"role": "user", "content": "hi"}], SHOWN, **options).text
