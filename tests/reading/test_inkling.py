@@ -10,7 +10,7 @@ import dovetail
 from dovetail.errors import InvalidRequest, RenderError
 from dovetail.formats.families.inkling_prompt import CALL, END, END_OF_TURN, MODEL, TEXT, THINK
 from tests.formats.conversations import TOOLS as SHOWN
-from tests.reading.families import TOOLS, stream
+from tests.reading.families import TOOLS, stream, tokenizer_of
 
 JSON = '{"name":"ping","args":{}}'
 PING = [("ping", "{}")]
@@ -61,6 +61,14 @@ def test_a_prompt_may_leave_reasoning_open() -> None:
     thought = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "reasoning_content": "Hm"}]
     assert fmt.left_open(fmt.render(thought, continue_final_message=True, add_generation_prompt=False))
     assert not fmt.left_open(fmt.render(thought))
+    tokenizer = tokenizer_of("inkling")
+    markers = fmt.reasoning_tokens(tokenizer)
+    assert markers is not None and fmt.reasoning_tags is None
+    assert (
+        markers.closing
+        == tuple(tokenizer.control[literal] for literal in (END, MODEL))
+        == fmt.end_of_reasoning(tokenizer)
+    )
 
 
 @pytest.mark.parametrize(

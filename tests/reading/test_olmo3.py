@@ -46,3 +46,12 @@ def test_a_template_that_shows_calls_so() -> None:
     fmt = chat_templates.of_source(source, ("<|im_start|>", "<|im_end|>"), ends=("<|im_end|>",))
     assert (fmt.family_name, fmt.verdict) == ("olmo3", proof.Verdict())
     assert dovetail.format("olmo3").grammar(TOOLS[:1], parallel_tool_calls=False) is not None
+
+
+def test_the_grammar_has_json_s_words() -> None:
+    choice = {"type": "object", "properties": {"now": {"enum": [True, None, "a", 3]}}, "required": ["now"]}
+    tool = {"type": "function", "function": {"name": "ping", "parameters": choice}}
+    grammar = dovetail.format("olmo3").grammar([tool])
+    assert grammar is not None
+    text = grammar.lark()
+    assert "true|null|" in text and "True" not in text and "None" not in text
