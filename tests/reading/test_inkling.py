@@ -42,6 +42,7 @@ def read(text: str, *, thinking: bool = False) -> tuple[str, str, list[tuple[str
         (f"{TEXT}Hi\n{CALL}{JSON}{END}", "", "Hi\n", PING, ["missing_message_end"]),
         (f"{THINK}Hm{CALL}{JSON}{END}", "Hm", "", PING, ["reasoning_not_closed"]),
         (f"ping{JSON}{END}", "", "", PING, ["missing_separator"]),
+        (f"pingx{CALL}{JSON}{END}", "", "", PING, ["text_in_header"]),
         (f"ping{CALL}{JSON}{END_OF_TURN}", "", "", PING, ["missing_call_end"]),
         (f"ping{TEXT}Hi{END}", "", "pingHi", [], ["text_in_header"]),
         ("Hi there", "", "Hi there", [], ["text_outside_message"]),

@@ -79,7 +79,11 @@ class InklingReader(JsonCallReader):
             if kind == "{":
                 self._defect("missing_separator", name)
             self._mark, self._at = self._at, match.start(2) + (kind == CALL)
-            return END if (yield from self._section_or_mention(CALL, Content)) else (yield from self._block(Content))
+            if not (yield from self._section_or_mention(CALL, Content)):
+                return (yield from self._block(Content))
+            if name and self._options.tools and self._tool(name) not in self._options.tools:
+                self._defect("text_in_header", name)  # the object has the call's own name
+            return END
         if match is None or kind not in (TEXT, THINK):
             self._defect("text_outside_message")
             return (yield from self._block(Content))
