@@ -55,6 +55,9 @@ class Olmo3Reader(PythonicReader):
 class Olmo3Answers(PythonicAnswers):
     syntax = JSON_WORDS
 
+    def closer(self) -> Node:
+        return self.mark(CALLS_END)
+
     def listed(self, call: Node, parallel: bool) -> Node:
         if not parallel:
             return call

@@ -333,8 +333,7 @@ class PythonicAnswers(plain_text.PlainTextAnswers):
     def answer(self, asked: Asked) -> Grammar:
         text = self._text([*(tool.name for tool in asked.tools.values()), *asked.others])
         calls = self.calls(asked.tools, asked.parallel)
-        opener, closer = self.format.reader_type.around_calls
-        listed: Node = Concat((self.mark(opener), calls, Maybe(self.mark(closer))))
+        listed: Node = Concat((self.mark(self.call_marker()), calls, self.closer()))
         if not self.format.always_marked:
             listed = Choice((Concat((Maybe(self.mark(TAG)), calls)), listed))
         said = Concat((text, Maybe(listed)))
@@ -360,14 +359,17 @@ class PythonicAnswers(plain_text.PlainTextAnswers):
         rules["call"] = Choice(tuple(called))
         return Rules(self.listed(RuleRef("call"), parallel), rules)
 
+    def closer(self) -> Node:
+        """The marker after a list."""
+        return Maybe(self.mark(self.format.reader_type.around_calls[1]))
+
     def listed(self, call: Node, parallel: bool) -> Node:
         """A list of `call`, of several if `parallel`."""
         more = (Repeat(Concat((Regex(f"{_GAP},"), call)), 0),) if parallel else ()
         return Concat((ExactText("["), call, *more, Regex(rf"{_GAP}\]")))
 
     def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
-        closer = self.mark(self.format.reader_type.around_calls[1])
-        closed = None if calls is None else Concat((calls, Maybe(closer)))
+        closed = None if calls is None else Concat((calls, self.closer()))
         return super().calls_or_structured(closed, content, thinking)
 
     def after_calls(self) -> None:
