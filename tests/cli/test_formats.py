@@ -89,6 +89,14 @@ def test_a_published_model_is_found_by_its_name(capsys: pytest.CaptureFixture[st
     assert "GLM-5*" in json.loads(capsys.readouterr().out)["models"]
 
 
+def test_a_published_model_whose_format_is_derived(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", "tencent/Hy3-preview"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "derived from the chat template of Hy3*" in shown and "--of FOLDER" in shown
+    assert main(["formats", "GigaChat"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["gigachat3", "gigachat35", "derived"]
+
+
 def test_an_unknown_model_is_an_error_that_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["formats", "deepsek-v4"]) == 2
     error = capsys.readouterr().err

@@ -129,6 +129,7 @@ def test_by_what_config_json_says(shared_data: Path) -> None:
         (("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "kimi_k3"),
         (("<|start|>", "<|channel|>", "<|message|>", "<|call|>"), "harmony"),
         (("｜DSML｜", "<｜System｜>"), "deepseek_v41"),
+        (("<|message_model|>", "<|content_invoke_tool_json|>", "<|content_model_end_sampling|>"), "inkling"),
     ],
 )
 def test_by_control_tokens(tmp_path: Path, controls: tuple[str, ...], name: str) -> None:
@@ -153,6 +154,16 @@ def test_by_model_and_architecture(shared_data: Path, tmp_path: Path, config: di
     assert fmt.name == name
     with_system = checkpoint(tmp_path, *literals, "｜DSML｜", "<｜System｜>", config=config)
     assert dovetail.format(with_system).name == ("deepseek_v41" if name == "deepseek_v4" else name)
+
+
+@pytest.mark.parametrize("xml", ["<|content_xml|>", "<|unused_200024|>"])
+def test_inkling_s_tokenizers_have_two_names_for_a_token(tmp_path: Path, xml: str) -> None:
+    roles = (f"<|message_{role}|>" for role in ("model", "user", "system", "tool"))
+    kinds = (f"<|content_{kind}|>" for kind in ("text", "thinking", "invoke_tool_json", "model_end_sampling"))
+    config = {"model_type": "inkling_model", "architectures": ["InklingForCausalLM"]}
+    fmt = dovetail.format(checkpoint(tmp_path, *roles, *kinds, "<|end_message|>", xml, config=config))
+    assert (fmt.name, fmt.because) == ("inkling", "its config.json says inkling_model, and it has no chat template")
+    assert f"tool_declare{xml}[" in fmt.render([{"role": "user", "content": "hi"}], TOOLS).text
 
 
 def test_a_tokenizer_that_is_another_model_s(tmp_path: Path) -> None:

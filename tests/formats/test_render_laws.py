@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import dovetail
 from dovetail.events import Call, Message
+from dovetail.formats.declarations import sorted_json
 from tests.formats.conversations import TOOLS, assistant, user
 from tests.reading.families import RENDERING, PieceTokenizer, controls
 
@@ -21,7 +22,8 @@ GOLDENS = Path(__file__).with_name("goldens")
 
 @pytest.mark.parametrize("name", RENDERING)
 def test_the_golden_prompt(name: str) -> None:
-    """Harmony's golden prompt was checked against the ids that oss-harmony 0.0.11 makes of the same conversation."""
+    """Harmony's was compared with the ids that oss-harmony 0.0.11 makes of the conversation, Inkling's with the text of
+    tml-renderers 0.2.1 (without the last token, which vLLM adds)."""
     case = json.loads((GOLDENS / f"{name}.json").read_text())
     prompt = dovetail.format(name).render(case["messages"], case["tools"], **case["options"])
     assert prompt.text + "\n" == (GOLDENS / f"{name}.txt").read_text()
@@ -30,11 +32,12 @@ def test_the_golden_prompt(name: str) -> None:
 # -- both ends --------------------------------------------------------------------------------------------------------
 
 #: The values of `thinking` for which a family's history shows an answer as the model wrote it. DeepSeek V3, V3.1 and
-#: Kimi K2 never show reasoning again, and the template of K2-Thinking always writes the block.
+#: Kimi K2 never show reasoning again; the template of K2-Thinking always writes the block, and Inkling's prompts what
+#: reasoning there was.
 THINKING = {
     **dict.fromkeys(RENDERING, (True, False)),
     **dict.fromkeys(("deepseek_v3", "deepseek_v31", "kimi_k2"), (False,)),
-    "kimi_k2_thinking": (True,),
+    **dict.fromkeys(("kimi_k2_thinking", "inkling"), (True,)),
 }
 texts = st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=12)
 calls = st.builds(
@@ -62,6 +65,12 @@ def test_a_history_shows_an_answer_as_the_model_wrote_it(name: str, thinking: bo
     fmt = dovetail.format(name)
     options = {"auto_drop_analysis": False} if name == "harmony" else {}
     history = assistant(message.content, reasoning_content=message.reasoning)
+    if name == "inkling":  # its models write the JSON that their prompts show
+        message = Message(
+            message.content,
+            message.reasoning,
+            tuple(Call(c.id, c.name, sorted_json(json.loads(c.arguments))) for c in message.calls),
+        )
     if message.calls:
         made = [{"id": c.id, "function": {"name": c.name, "arguments": c.arguments}} for c in message.calls]
         history["tool_calls"] = made
@@ -84,6 +93,7 @@ PROMPT_CONTROLS = {
         *("<｜tool▁output▁end｜>", "<｜query｜>"),
     ),
     "kimi_k3": ("<|media_pad|>",),
+    "inkling": ("<|message_user|>", "<|message_system|>", "<|message_tool|>", "<|content_xml|>"),
     "kimi_k2": ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<think>", "</think>"),
     "harmony": ("<|start|>",),
 }

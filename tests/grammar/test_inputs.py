@@ -25,7 +25,7 @@ from tests.reading import families
 #: One of each way in which a family writes a string.
 FAMILIES = (
     *("kimi_k25", "deepseek_v32", "qwen3_coder", "glm45", "gemma4", "minimax_m3", "kimi_k3", "llama3_json"),
-    *("pythonic", "harmony", "functionary", "muse", "gigachat3"),
+    *("pythonic", "harmony", "functionary", "muse", "gigachat3", "inkling"),
 )
 #: Those whose strings end with ordinary text.
 TEXT_TAGS = ("deepseek_v32", "qwen3_coder", "muse")

@@ -6,7 +6,7 @@ from typing import Any
 
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
-from dovetail.formats.declared.named_calls import KeyedCalls, NamedCalls
+from dovetail.formats.declared.named_calls import NamedCalls
 from dovetail.formats.derived import generic
 from dovetail.formats.response_templates.families import families
 from tests.formats import response_templates
@@ -32,18 +32,8 @@ class NamedInText(DeclaredFormat):
     calls = NamedCalls("{call}", "<function={name}>{arguments}</function>", between="\n")
 
 
-class Keyed(DeclaredFormat):
-    """As Apertus writes calls."""
-
-    name = "keyed_calls"
-    reasoning: ReasoningBlock = "none"
-    controls = ("<|calls|>", "<|/calls|>")
-    end_of_turn = ("<|end|>",)
-    calls = KeyedCalls("<|calls|>[{calls}]<|/calls|>", between=", ")
-
-
 class SectionKeyTags(DeclaredFormat):
-    """As Hunyuan 3 writes calls."""
+    """As Hunyuan 3 and 4 write calls."""
 
     name = "section_key_tags"
     controls = (
@@ -72,5 +62,5 @@ Listed = _by_response_template("response_template_json", response_templates.COHE
 InTags = _by_response_template("response_template_tags", response_templates.QWEN35, "<tool_call>", "</tool_call>")
 
 DECLARED: dict[str, type[DeclaredFormat]] = {
-    kind.name: kind for kind in (Named, NamedInText, Keyed, SectionKeyTags, Generic, Listed, InTags)
+    kind.name: kind for kind in (Named, NamedInText, SectionKeyTags, Generic, Listed, InTags)
 }

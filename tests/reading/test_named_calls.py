@@ -14,9 +14,7 @@ from tests.reading import whole
 from tests.reading.families import TOOLS, format_of
 from tests.reading.whole import calls, kinds
 
-named, in_text, keyed = (
-    functools.partial(whole.read, name) for name in ("named_calls", "named_in_text", "keyed_calls")
-)
+named, in_text, keyed = (functools.partial(whole.read, name) for name in ("named_calls", "named_in_text", "apertus"))
 HEAD = "<|call|>a1<|name|>ping<|args|>"
 CALL = HEAD + '{"a": 1}<|/call|>'
 ONE = [("ping", '{"a": 1}')]
@@ -112,18 +110,18 @@ def test_markers_that_are_text(output: str, expected: list[tuple[str, str]], con
         ('[{"arguments": {"a": 1}, "name": "ping"}]', ONE, "", []),
         ('[{"what": {"a": 1}}]', [("what", '{"a": 1}')], "", ["unknown_name"]),
         ('[{"ping": {"a": 1}, "ping": {}}]', ONE, '"ping": {}', ["extra_key"]),
-        ('[{"ping": 3}]', [], '<|calls|>[{"ping": 3}]<|/calls|>', []),
-        ('[{"": {"a": 1}}]', [], '<|calls|>[{"": {"a": 1}}]<|/calls|>', []),
+        ('[{"ping": 3}]', [], '<|tools_prefix|>[{"ping": 3}]<|tools_suffix|>', []),
+        ('[{"": {"a": 1}}]', [], '<|tools_prefix|>[{"": {"a": 1}}]<|tools_suffix|>', []),
     ],
 )
 def test_the_name_as_a_key(body: str, expected: list[tuple[str, str]], content: str, defects: list[str]) -> None:
-    message = keyed(f"<|calls|>{body}<|/calls|>")
+    message = keyed(f"<|tools_prefix|>{body}<|tools_suffix|>")
     assert (calls(message), message.content, kinds(message)) == (expected, content, defects)
 
 
 def test_a_tool_that_is_called_as_a_usual_key() -> None:
     tools = [{"type": "function", "function": {"name": "function"}}]
-    message = format_of("keyed_calls").parse('<|calls|>[{"function": {"name": 1}}]<|/calls|>', tools)
+    message = format_of("apertus").parse('<|tools_prefix|>[{"function": {"name": 1}}]<|tools_suffix|>', tools)
     assert (calls(message), kinds(message)) == ([("function", '{"name": 1}')], [])
 
 

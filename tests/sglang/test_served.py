@@ -23,7 +23,11 @@ from tests.vllm.processes import Process, up
 VARIABLE = "DOVETAIL_SGLANG_CPU"
 KERNELS = Path(__file__).parent / "kernels"
 PROMPTS = ("a b c", "once upon a time", "2 and 2", "red, far, near", "Why?", "one two three four five six seven")
-WEATHER = tool("get_weather", city={"type": "string"}, days={"type": "integer", "minimum": 1, "maximum": 9})
+WEATHER = tool(
+    "get_weather",
+    city={"type": "string", "enum": ["Paris", "Rome"]},
+    days={"type": "integer", "minimum": 1, "maximum": 9},
+)
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +78,16 @@ def test_ids_are_those_of_the_embedded_engine(gateway: Process, target: Path) ->
 
 
 def test_calls_are_held_to_their_schemas(gateway: Process) -> None:
-    schema = WEATHER["function"]["parameters"]
+    tools = [WEATHER, tool("get_time", zone={"type": "string", "enum": ["UTC", "CET"]})]
+    schemas = {each["function"]["name"]: each["function"]["parameters"] for each in tools}
+    for schema in schemas.values():
+        schema["additionalProperties"] = False  # random weights would never come to an end of them
     for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
-        answer = chat(gateway, "Weather?", tools=[WEATHER, tool("other")], tool_choice=choice, max_tokens=500).json()
-        (message,) = [each["message"] for each in answer["choices"]]
-        assert message["tool_calls"]
-        for call in message["tool_calls"]:
-            if call["function"]["name"] == "get_weather":
-                jsonschema.validate(json.loads(call["function"]["arguments"]), schema)
+        asked = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 400}
+        (whole,) = chat(gateway, "Weather?", **asked).json()["choices"]
+        assert whole["finish_reason"] == "tool_calls"
+        (call,) = whole["message"]["tool_calls"]
+        jsonschema.validate(json.loads(call["function"]["arguments"]), schemas[call["function"]["name"]])
 
 
 def test_a_response_format(gateway: Process) -> None:

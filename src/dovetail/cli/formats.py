@@ -21,6 +21,7 @@ from dovetail.cli.terminal import CALL, CONTROL, labelled, visible
 from dovetail.errors import PlanError
 from dovetail.events import Call, Message
 from dovetail.formats.base import Format
+from dovetail.formats.derived.differencing import NAME as DERIVED
 from dovetail.formats.derived.generic import NAME as GENERIC
 from dovetail.formats.derived.jinja import JinjaFormat, jinja
 from dovetail.formats.derived.layouts import SLOTS
@@ -74,8 +75,12 @@ def _named(name: str) -> Any:
         return _explained(FAMILIES[name]()) | {"models": published().get(name, ())}
     found = formats_of(name)
     if len(found) > 1:
-        return [_listed(each) | {"models": models} for each, models in found.items()]
+        named = ((_listed(each) if each in FAMILIES else {"name": each}, models) for each, models in found.items())
+        return [each | {"models": models} for each, models in named]
     ((format_name, models),) = found.items()
+    if format_name == DERIVED:
+        reason = f"the layout of calls is derived from the chat template of {models[0]}: `dovetail formats --of FOLDER`"
+        return {"format": "jinja", "family": DERIVED, "because": reason, "reads_calls": True, "models": models}
     reason = f"{models[0]} is published with it; when a checkpoint is served, its own files decide"
     return _explained(FAMILIES[format_name]().because_of(reason)) | {"models": models}
 

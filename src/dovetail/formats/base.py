@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
 
@@ -106,6 +107,10 @@ class Format(ABC):
         family.reasoning, family.end_of_turn, family.reader_type = reasoning, end_of_turn, reader
         family._tokenizer_controls, family.shown_order = tokenizer_controls, shown_order
         return family
+
+    def spelled_for(self, controls: Container[str]) -> Self:
+        """This format for a tokenizer with these control tokens, if tokenizers have other names for one of its own."""
+        return self
 
     def has_token(self, control: str) -> bool:
         """Whether the model's tokenizer has this control token of the family; otherwise it is text."""
@@ -474,15 +479,15 @@ class Format(ABC):
         return Prompt(Segment(text, control and text in known) for text, control in prompt.segments)
 
     def mark(self, literal: str) -> Node:
-        """A marker of the family in a grammar: a control token, perhaps with text after it. It is text if the model's
-        tokenizer has no such token."""
+        """A marker of the family in a grammar: control tokens, perhaps with text among them. What the model's tokenizer
+        does not have is text."""
         known = self.reader_type.controls if self._tokenizer_controls is None else self._tokenizer_controls
         if literal in known:
             return ControlToken(literal)
-        first = next((control for control in self.reader_type.controls if literal.startswith(control)), None)
-        if first is None or first not in known:
-            return ExactText(literal)
-        return Concat((ControlToken(first), ExactText(literal.removeprefix(first))))
+        controls = "|".join(re.escape(control) for control in self.reader_type.controls if control in known)
+        pieces = re.split(f"({controls or '(?!)'})", literal)
+        nodes = [ControlToken(piece) if i % 2 else ExactText(piece) for i, piece in enumerate(pieces) if piece]
+        return nodes[0] if len(nodes) == 1 else Concat(tuple(nodes))
 
 
 def parameters_by_name(tools: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ _FILE = Path(__file__).with_name("published.yaml")
 
 @functools.cache
 def published() -> Mapping[str, tuple[str, ...]]:
-    """Format -> names of models, in which * stands for any text."""
+    """Format -> names of models, in which * stands for any text. `derived`: no family reads them."""
     models: Mapping[str, list[str]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
     return {name: tuple(patterns) for name, patterns in models.items()}
 

@@ -6,24 +6,31 @@ from pathlib import Path
 
 from dovetail.errors import UnknownFormat
 from dovetail.formats.base import Format
+from dovetail.formats.families.apertus import Apertus
 from dovetail.formats.families.command_a import Command4, CommandA
 from dovetail.formats.families.deepseek_dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
 from dovetail.formats.families.deepseek_v3 import DeepSeekV3, DeepSeekV31
+from dovetail.formats.families.dots import Dots
 from dovetail.formats.families.ernie45 import Ernie45
 from dovetail.formats.families.functionary import Functionary
 from dovetail.formats.families.gemma4 import FunctionGemma, Gemma4
 from dovetail.formats.families.gigachat3 import GigaChat3
+from dovetail.formats.families.gigachat35 import GigaChat35
 from dovetail.formats.families.glm import Glm45, Glm47
 from dovetail.formats.families.granite import Granite
 from dovetail.formats.families.harmony import Harmony
 from dovetail.formats.families.hermes import Hermes, Qwen3
 from dovetail.formats.families.hunyuan import Hunyuan
+from dovetail.formats.families.inkling import Inkling
 from dovetail.formats.families.internlm import InternLM
+from dovetail.formats.families.iquest import IQuestQ1
 from dovetail.formats.families.jamba import Jamba
+from dovetail.formats.families.k2_horizon import K2Horizon
 from dovetail.formats.families.kimi_k2 import KimiK2, KimiK2Thinking, KimiK25
 from dovetail.formats.families.kimi_k3 import KimiK3
 from dovetail.formats.families.lfm2 import Lfm2
 from dovetail.formats.families.llama3_json import Llama3Json
+from dovetail.formats.families.longcat import LongCat, LongCatFlash
 from dovetail.formats.families.mimo import MiMo
 from dovetail.formats.families.minicpm5 import MiniCPM5
 from dovetail.formats.families.minimax_m2 import MiniMaxM2
@@ -31,6 +38,7 @@ from dovetail.formats.families.minimax_m3 import MiniMaxM3
 from dovetail.formats.families.mistral import Mistral
 from dovetail.formats.families.muse import Muse
 from dovetail.formats.families.nemotron_v3 import NemotronV3
+from dovetail.formats.families.olmo3 import Olmo3
 from dovetail.formats.families.phi4_mini import Phi4Mini
 from dovetail.formats.families.pythonic import Pythonic
 from dovetail.formats.families.qwen3_coder import Qwen3Coder
@@ -84,6 +92,15 @@ FAMILIES: dict[str, type[Format]] = {
         Functionary,
         Muse,
         GigaChat3,
+        GigaChat35,
+        Apertus,
+        IQuestQ1,
+        LongCat,
+        LongCatFlash,
+        K2Horizon,
+        Dots,
+        Inkling,
+        Olmo3,
     )
 }
 #: The format of any other model, which comes from the model's chat template.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from dovetail.events import Content, Defect, Reasoning
@@ -81,6 +81,8 @@ class ProseReader(MentionReader):
     #: The markers around reasoning. Newlines that the family's template writes before a marker are part of it; the
     #: marker is also recognized without them.
     think, think_end = "<think>", "</think>"
+    #: Other tags around reasoning, each with the one that it stands for.
+    other_thoughts: ClassVar[Mapping[str, str]] = {}
     #: What opens a section of calls, with leading newlines as above.
     openers: tuple[str, ...] = ()
     #: The same, for families in which one marker opens every section.
@@ -146,6 +148,7 @@ class ProseReader(MentionReader):
             marker = yield from self._text(place, *(in_reasoning if place is Reasoning else in_content))
             if marker is None:
                 return
+            marker = self.other_thoughts.get(marker, marker)
             if marker == think:
                 again = place is Reasoning and self._shown
                 if (yield from (self._is_mentioned_end(place) if again else self._is_mention(place))):
@@ -581,7 +584,14 @@ def _marks_of_answers(
     think, think_end, *openers = (marker.lstrip() for marker in (kind.think, kind.think_end, *kind.openers))
     # Each marker with its newlines, and without them. A dict, because the order matters.
     answers = tuple(filter(None, (kind.answer, kind.answer_end.lstrip())))
-    own = (think, think_end, kind.think_end, *filter(None, (kind.answer, kind.answer_end)), *answers)
+    own = (
+        think,
+        think_end,
+        kind.think_end,
+        *kind.other_thoughts,
+        *filter(None, (kind.answer, kind.answer_end)),
+        *answers,
+    )
     marks = tuple(dict.fromkeys((*own, *openers, *kind.openers, *kind.ends, *kind.inner)))
     return think, think_end, openers, answers, marks, tuple(mark for mark in marks if mark not in kind.text_openers)
 

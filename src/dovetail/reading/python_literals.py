@@ -13,7 +13,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from json.encoder import encode_basestring as quote
-from typing import Final, Literal, TypeAlias, TypeGuard
+from typing import ClassVar, Final, Literal, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -95,6 +95,9 @@ class _Held(msgspec.Struct):
 
 class PythonReader(CallReader):
     """Reads the arguments of calls. A family's subclass finds the calls."""
+
+    #: Whether the family writes true, false and null as JSON does.
+    json_words: ClassVar[bool] = False
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._levels: list[_Level] = []
@@ -310,7 +313,8 @@ class PythonReader(CallReader):
         if (value := number(text)) is not None:
             return value
         if text in _CONSTANTS.values():
-            self._defect("json_value", text)
+            if not self.json_words:
+                self._defect("json_value", text)
             return text
         self._defect("unquoted_value", text)
         return quote(text)

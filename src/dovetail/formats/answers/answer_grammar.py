@@ -215,7 +215,7 @@ class AnswerGrammar:
             return ()
         opener, closer = reader.think.strip(), reader.think_end.strip()
         opens, closes = self.mark(opener), self.mark(closer)
-        if isinstance(closes, ControlToken):
+        if _begins_with_token(closes):
             block: Node = Concat((FreeText(), closes))
         elif closer.startswith("<"):
             block = TextUntil(closer, (closer,))
@@ -223,7 +223,7 @@ class AnswerGrammar:
             return ()  # the block is part of the text before the calls
         if fmt.reasoning == "opened":
             return (block,)
-        if not isinstance(opens, ExactText) or not isinstance(closes, ControlToken):
+        if not isinstance(opens, ExactText) or not _begins_with_token(closes):
             newlines = (Maybe(ExactText("\n" * reader.before_think)),) if reader.before_think else ()
             block = Concat((*newlines, opens, block))
             if reader.lone_think_end:
@@ -340,3 +340,7 @@ class AnswerGrammar:
 
 def _new_lines(most: int) -> tuple[Node, ...]:
     return (Maybe(Regex(rf"\n{{1,{most}}}")),) if most else ()
+
+
+def _begins_with_token(marker: Node) -> bool:
+    return isinstance(marker.items[0] if isinstance(marker, Concat) else marker, ControlToken)

@@ -199,19 +199,21 @@ class TagCalls(Declaration):
         def is_control(literal: str) -> bool:
             return any(control in literal for control in controls)
 
-        def in_text(tag: re.Match[str]) -> str:
-            return tag[1] if is_control(tag[1]) else tag[1] + tag[2].rstrip('"')
+        def in_text(opening: str, tag: re.Match[str]) -> str:
+            return opening if is_control(opening) else opening + tag[2].rstrip('"')
 
+        # Markup may stand in front of a tag.
+        call, key = (tag.string[: tag.end(1)].lstrip() for tag in (tagged, parameter))
         call_end, parameter_end = (template.rpartition("}")[2].strip() for template in (self.call, self.parameter))
         if not opener:  # each call opens a section of its own
-            if not is_control(tagged[1]):
+            if not is_control(call):
                 raise ValueError(f"section must surround calls whose tags are text: {self.section!r}")
-            opener, end = self.after_content + tagged[1], call_end
+            opener, end = self.after_content + call, call_end
         own: dict[str, Any] = {"section": opener.lstrip("\n"), "section_end": end}
-        own |= {"call": tagged[1], "call_end": call_end, "call_in_text": in_text(tagged)}
-        own |= {"parameter": parameter[1], "parameter_end": parameter_end, "parameter_in_text": in_text(parameter)}
-        own |= opened_by(controls, opener, in_text(tagged))
-        own["inner"] = tuple(filter(is_control, (end, call_end, parameter[1], parameter_end)))
+        own |= {"call": call, "call_end": call_end, "call_in_text": in_text(call, tagged)}
+        own |= {"parameter": key, "parameter_end": parameter_end, "parameter_in_text": in_text(key, parameter)}
+        own |= opened_by(controls, opener, own["call_in_text"])
+        own["inner"] = tuple(filter(is_control, (end, call_end, key, parameter_end)))
         own["one_line"] = self.parameter.endswith(parameter_end)
         own["newline_before_value"] = "\n{value}" in self.parameter
         own["declares_string"] = "{is_string}" in self.parameter

@@ -1,4 +1,4 @@
-"""`PYTHON`: Python's values and keys as grammar nodes.
+"""`PYTHON`: Python's values and keys as grammar nodes. `JSON_WORDS` is the same with true, false and null.
 
 Strings may have quotes of either kind, and there may be whitespace between tokens. Undeclared keys have no escapes.
 """
@@ -72,7 +72,8 @@ def _forms(text: str) -> list[str]:
 
 
 class _PythonSyntax(Syntax):
-    boolean, null = Regex("True|False"), ExactText("None")
+    boolean: Node = Regex("True|False")
+    null: Node = ExactText("None")
     arguments = Keys(_keyword, _other_keyword)
     members = Keys(
         lambda name, value: Concat((Regex(_named(name) + _COLON), value)),
@@ -87,8 +88,12 @@ class _PythonSyntax(Syntax):
     def scalars(self, values: list[Any]) -> Node:
         forms: dict[str, None] = {}
         for value in values:
-            forms.update(dict.fromkeys(_forms(value) if isinstance(value, str) else [python(json.dumps(value))]))
+            forms.update(dict.fromkeys(_forms(value) if isinstance(value, str) else [self.constant(json.dumps(value))]))
         return Regex("|".join(map(quoted, forms)))
+
+    def constant(self, value: str) -> str:
+        """A JSON value without strings as it is written."""
+        return python(value)
 
     def object(self, members: Node | None) -> Node:
         return _bracketed("{", "}", members)
@@ -108,7 +113,14 @@ class _PythonSyntax(Syntax):
         }
 
 
-PYTHON = _PythonSyntax()
+class _JsonWordsSyntax(_PythonSyntax):
+    boolean, null = Regex("true|false"), ExactText("null")
+
+    def constant(self, value: str) -> str:
+        return value
+
+
+PYTHON, JSON_WORDS = _PythonSyntax(), _JsonWordsSyntax()
 
 
 def _bracketed(opening: str, closing: str, inside: Node | None) -> Node:

@@ -30,6 +30,7 @@ _MODELS = {
     "deepseekv4": "deepseek_v4",
     "deepseekv41": "deepseek_v41",
     "gptoss": "harmony",
+    "inkling": "inkling",
 }
 #: Formats whose models ship code instead of a chat template. A template in such a checkpoint is not the model's own.
 _CODED = frozenset(("deepseek_v32", "deepseek_v4", "deepseek_v41"))
@@ -41,6 +42,7 @@ _SIGNATURES = {
     "kimi_k2": ("<|im_middle|>", "<|tool_calls_section_begin|>"),
     "harmony": ("<|start|>", "<|channel|>", "<|message|>", "<|call|>"),
     "deepseek_v41": ("｜DSML｜", "<｜System｜>"),
+    "inkling": ("<|message_model|>", "<|content_invoke_tool_json|>", "<|content_model_end_sampling|>"),
 }
 
 
@@ -108,13 +110,13 @@ def _by_names(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) -> 
         for name, signature in _SIGNATURES.items():
             if checkpoint.controls.keys() >= set(signature):
                 reason = f"it has no chat template, and its tokenizer has {', '.join(signature)}"
-                return families[name]().because_of(reason)
+                return families[name]().spelled_for(checkpoint.controls).because_of(reason)
         raise CheckpointError(
             f"{checkpoint.folder}: no format found. It has no chat template (chat_template.jinja, or chat_template in "
             "tokenizer_config.json), its config.json names no model whose format is known, and its tokenizer's control "
             f"tokens match no format. Name the format with --format: {', '.join(families)}"
         )
-    fmt = families[declared]()
+    fmt = families[declared]().spelled_for(checkpoint.controls)
     if missing := sorted(_controls(fmt) - checkpoint.controls.keys()):
         raise CheckpointError(
             f"{checkpoint.folder}: config.json says {checkpoint.model_name}, but the tokenizer lacks "
@@ -164,7 +166,7 @@ def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]], 
     _check_template(own)
     differences: dict[str, str] = {}
     for name, kind in families.items():
-        fmt = kind()
+        fmt = kind().spelled_for(checkpoint.controls)
         if not kind.renders() or not _controls(fmt) <= checkpoint.controls.keys():
             continue
         differences[name] = _difference(fmt, own)

@@ -36,13 +36,17 @@ class DsmlReader(TagReader, JsonInTags):
 
 
 class DsmlCalls(TagCalls):
+    """Calls in DSML, or in the same tags with another word between the bars of the token."""
+
     def reader(self, controls: tuple[str, ...]) -> tuple[type[CallReader], dict[str, Any]]:
         _, own = super().reader(controls)
         sections, calls, parameters = own["section"], own["call"], own["parameter"]
+        word = self.call.split("｜")[1]
+        own_token = f"｜{word}｜"
         opening: dict[str, str] = {"<function>": calls}
         closing: dict[str, str] = {}
-        for token in _TOKENS:
-            for section in (*_SECTIONS, *(_MISSPELLED_SECTIONS if DSML in token else ())):
+        for token in (spelling.replace("DSML", word) for spelling in _TOKENS):
+            for section in (*_SECTIONS, *(_MISSPELLED_SECTIONS if own_token in token else ())):
                 opening[f"<{token}{section}>"] = sections
                 closing[f"</{token}{section}>"] = own["section_end"]
             for tag, opener, end in (("invoke", calls, "call_end"), ("parameter", parameters, "parameter_end")):
@@ -50,9 +54,9 @@ class DsmlCalls(TagCalls):
                 closing[f"</{token}{tag}>"] = own[end]
         others = {tag: mark for tag, mark in (opening | closing).items() if tag != mark}
         openers = [tag for tag, mark in others.items() if tag in opening and mark in (sections, calls)]
-        own["openers"] += tuple(tag for tag in openers if DSML in tag)
-        own["other_openers"] = tuple(tag for tag in openers if DSML not in tag)
-        own["inner"] += tuple(tag for tag in closing if DSML in tag and tag in others)
+        own["openers"] += tuple(tag for tag in openers if own_token in tag)
+        own["other_openers"] = tuple(tag for tag in openers if own_token not in tag)
+        own["inner"] += tuple(tag for tag in closing if own_token in tag and tag in others)
         return DsmlReader, own | {"other_marks": others}
 
 

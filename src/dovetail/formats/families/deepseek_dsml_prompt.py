@@ -170,7 +170,7 @@ def named_calls(calls: Sequence[Mapping[str, Any]]) -> Iterator[NamedCall]:
     """The calls of a history. Their values are written as `json.dumps` writes what `json.loads` reads."""
     for call in calls:
         function = call["function"]
-        arguments = _arguments(function["arguments"]).items()
+        arguments = arguments_object(function["arguments"]).items()
         yield (
             function["name"],
             [
@@ -181,7 +181,7 @@ def named_calls(calls: Sequence[Mapping[str, Any]]) -> Iterator[NamedCall]:
         )
 
 
-def _arguments(arguments: Any) -> Mapping[str, Any]:
+def arguments_object(arguments: Any) -> Mapping[str, Any]:
     """The arguments object of a call: an object, its JSON text, or that text as a JSON string.
 
     Any other text becomes the only argument, called "arguments".

@@ -23,6 +23,7 @@ from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
 from dovetail.formats.declared import python_values
 from dovetail.formats.declared.declared import parameters
 from dovetail.formats.declared.python_values import PYTHON
+from dovetail.formats.declared.value_syntax import Syntax
 from dovetail.grammar import (
     Choice,
     Concat,
@@ -323,6 +324,8 @@ class PythonicReader(PythonReader):
 
 class PythonicAnswers(plain_text.PlainTextAnswers):
     format: Pythonic
+    #: How values are written.
+    syntax: ClassVar[Syntax] = PYTHON
 
     def call_marker(self) -> str:
         return self.format.reader_type.around_calls[0]
@@ -330,8 +333,7 @@ class PythonicAnswers(plain_text.PlainTextAnswers):
     def answer(self, asked: Asked) -> Grammar:
         text = self._text([*(tool.name for tool in asked.tools.values()), *asked.others])
         calls = self.calls(asked.tools, asked.parallel)
-        opener, closer = self.format.reader_type.around_calls
-        listed: Node = Concat((self.mark(opener), calls, Maybe(self.mark(closer))))
+        listed: Node = Concat((self.mark(self.call_marker()), calls, self.closer()))
         if not self.format.always_marked:
             listed = Choice((Concat((Maybe(self.mark(TAG)), calls)), listed))
         said = Concat((text, Maybe(listed)))
@@ -340,7 +342,7 @@ class PythonicAnswers(plain_text.PlainTextAnswers):
         return Grammar(Concat((*self.reasoning(asked.thinking), answer)))
 
     def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
-        rules = PYTHON.anything()
+        rules = self.syntax.anything()
         called: list[Node] = []
         for index, tool in tools.items():
             if not _NAME.fullmatch(tool.name):
@@ -348,17 +350,26 @@ class PythonicAnswers(plain_text.PlainTextAnswers):
                 raise InvalidRequest(f"{where} {tool.name!r} cannot be the name of a Python function", param=where)
             arguments = self.arguments(index, tool)
             if isinstance(arguments, JsonSchema):
-                arguments, own_rules = value_grammar.arguments(arguments.schema, arguments.origin, f"t{index}_", PYTHON)
+                arguments, own_rules = value_grammar.arguments(
+                    arguments.schema, arguments.origin, f"t{index}_", self.syntax
+                )
                 rules |= own_rules
             opening = Regex(rf"{_GAP}{quoted(tool.name)}\({_GAP}")
             called.append(Concat((opening, arguments, Regex(rf"{_GAP}\)"))))
         rules["call"] = Choice(tuple(called))
-        more = (Repeat(Concat((Regex(f"{_GAP},"), RuleRef("call"))), 0),) if parallel else ()
-        return Rules(Concat((ExactText("["), RuleRef("call"), *more, Regex(rf"{_GAP}\]"))), rules)
+        return Rules(self.listed(RuleRef("call"), parallel), rules)
+
+    def closer(self) -> Node:
+        """The marker after a list."""
+        return Maybe(self.mark(self.format.reader_type.around_calls[1]))
+
+    def listed(self, call: Node, parallel: bool) -> Node:
+        """A list of `call`, of several if `parallel`."""
+        more = (Repeat(Concat((Regex(f"{_GAP},"), call)), 0),) if parallel else ()
+        return Concat((ExactText("["), call, *more, Regex(rf"{_GAP}\]")))
 
     def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
-        closer = self.mark(self.format.reader_type.around_calls[1])
-        closed = None if calls is None else Concat((calls, Maybe(closer)))
+        closed = None if calls is None else Concat((calls, self.closer()))
         return super().calls_or_structured(closed, content, thinking)
 
     def after_calls(self) -> None:
@@ -404,12 +415,28 @@ class Pythonic(Format):
             segments.append(Segment(f"{THINK}{message.reasoning}{THINK_END}", False))
         segments.append(Segment(message.content, False))
         if message.calls:
-            calls = ", ".join(f"{call.name}({_arguments(call, self.quotes)})" for call in message.calls)
-            listed = Segment(f"[{calls}]", False)
+            listed = Segment(self.listed([f"{call.name}({self.arguments(call)})" for call in message.calls]), False)
             opener, closer = self.reader_type.around_calls
             marked = message.content or self.always_marked
             segments += [Segment(opener, True), listed, Segment(closer, True)] if marked else [listed]
         return Prompt([*segments, Segment(self.end_of_turn[0], True)])
+
+    def listed(self, calls: Sequence[str]) -> str:
+        return f"[{', '.join(calls)}]"
+
+    def arguments(self, call: Call) -> str:
+        """A call's arguments in Python. A key that is no Python name is written as `**{"key": value}`."""
+        written = []
+        for key, value, is_string in parameters(call):
+            python = self.value(value, is_string)
+            named = _KEYWORD.fullmatch(key)
+            written.append(f"{key}={python}" if named else f"**{{{json.dumps(key, ensure_ascii=False)}: {python}}}")
+        return ", ".join(written)
+
+    def value(self, value: str, is_string: bool) -> str:
+        plain = is_string and value.isprintable() and "\\" not in value and self.quotes not in value
+        json_text = json.dumps(value, ensure_ascii=False) if is_string else value
+        return f"{self.quotes}{value}{self.quotes}" if plain else python_values.python(json_text)
 
 
 def _no_call(stops: str) -> Regex:
@@ -421,15 +448,3 @@ def _no_call(stops: str) -> Regex:
     rest = f"[^{plain_text.in_class(stops)}]*"
     text = f"{name}(?:[{after_name}]{rest})?|[{no_name}]{rest}"
     return Regex(f"[{space}]*(?:{text})|[{space}]+")
-
-
-def _arguments(call: Call, quotes: str) -> str:
-    """A call's arguments in Python. A key that is no Python name is written as `**{"key": value}`."""
-    written = []
-    for key, value, is_string in parameters(call):
-        plain = is_string and value.isprintable() and "\\" not in value and quotes not in value
-        json_text = json.dumps(value, ensure_ascii=False) if is_string else value
-        python = f"{quotes}{value}{quotes}" if plain else python_values.python(json_text)
-        named = _KEYWORD.fullmatch(key)
-        written.append(f"{key}={python}" if named else f"**{{{json.dumps(key, ensure_ascii=False)}: {python}}}")
-    return ", ".join(written)

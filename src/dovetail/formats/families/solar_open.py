@@ -52,10 +52,6 @@ class SolarOpenAnswers(DeclaredAnswers):
         answers += [said, Concat((said, end)), *((Concat(()),) if asked.silent else ())]
         return Grammar(Concat((*reasoning, Choice(tuple(answers)))))
 
-    def reasoning(self, thinking: bool) -> tuple[Node, ...]:
-        block = self.mark(THINK), FreeText(), self.mark(END), self.mark(BEGIN + ROLE)
-        return (Maybe(Concat(block)),) if thinking else ()
-
     def answer_block(self, content: Node) -> Node:
         return Concat((super().answer_block(content), Maybe(self.mark(END))))
 
