@@ -23,11 +23,8 @@ from tests.vllm.processes import Process, up
 VARIABLE = "DOVETAIL_SGLANG_CPU"
 KERNELS = Path(__file__).parent / "kernels"
 PROMPTS = ("a b c", "once upon a time", "2 and 2", "red, far, near", "Why?", "one two three four five six seven")
-WEATHER = tool(
-    "get_weather",
-    city={"type": "string", "enum": ["Paris", "Rome"]},
-    days={"type": "integer", "minimum": 1, "maximum": 9},
-)
+CITY, DAYS = {"type": "string", "enum": ["Paris", "Rome"]}, {"type": "integer", "minimum": 1, "maximum": 9}
+WEATHER = tool("get_weather", city=CITY, days=DAYS)
 
 
 @pytest.fixture(scope="module")
