@@ -21,8 +21,9 @@ import pytest
 from rich.console import Console
 
 from dovetail.backends import embedded
+from dovetail.checkpoints.cache_folder import cache_folder
 from dovetail.cli import serve
-from dovetail.cli.embedded_engine import LoadingBar, cost_folder, engine_settings
+from dovetail.cli.embedded_engine import LoadingBar, engine_settings
 from dovetail.engine.core import LLMCore
 from dovetail.engine.settings import EngineSettings
 from dovetail.plan import Plan, resolve
@@ -144,10 +145,10 @@ def test_the_engine_starts_without_a_cache_folder(
     assert made[0][1].cost_folder is None
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
-    assert cost_folder() is None
+    assert cache_folder("costs") is None
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 2**31)  # of whom the system knows nothing
-    assert cost_folder() is None
+    assert cache_folder("costs") is None
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def _object(file: Path, content: bytes) -> dict[str, Any]:
 
 def has_weights(folder: str | Path) -> bool:
     """Whether the folder holds any weight file, of whatever format."""
-    return any(file.suffix in (".safetensors", ".bin") for file in Path(folder).iterdir())
+    return any(file.suffix in (".safetensors", ".bin", ".gguf") for file in Path(folder).iterdir())
 
 
 def has_tokenizer(folder: str | Path) -> bool:

@@ -1,4 +1,4 @@
-"""Finds the folder of a checkpoint by name: a local folder, or the small files of a model on the Hugging Face hub.
+"""Finds the folder of a checkpoint by name: a local folder, a GGUF file's, or the small files of a model on the hub.
 
 Weights are not fetched, because a plan needs only configs, the index of weights and the tokenizer. Names on the hub
 need the extra `hub`. Which hub is asked, its cache and the access to it follow the environment of huggingface_hub
@@ -11,6 +11,8 @@ import os
 import re
 from pathlib import Path
 
+from dovetail.checkpoints.gguf.folder import gguf_folder, only_gguf
+from dovetail.checkpoints.gguf.header import is_gguf
 from dovetail.errors import CheckpointError, PlanError
 
 #: The files that are fetched: config, quantization, index of weights, tokenizer, template.
@@ -31,16 +33,20 @@ ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def find(name: str, *, revision: str | None = None) -> str:
-    """The folder of the checkpoint `name`: a local folder, or the hub's cache after fetching it at `revision`.
+    """The folder of the checkpoint `name`: a local folder, the one made of a GGUF file, or the hub's cache after
+    fetching it at `revision`.
 
     Raises `CheckpointError` when there is none or access is refused, `PlanError` when the extra is missing.
     """
+    if "\0" not in name and is_gguf(os.path.expanduser(name)):
+        return gguf_folder(os.path.expanduser(name))
     folder = local_folder(name)
     if folder is not None:
-        return folder
+        inside = only_gguf(Path(folder))
+        return folder if inside is None else gguf_folder(inside)
     if not ID.fullmatch(name):
         raise CheckpointError(
-            f"there is no folder {name}: give a checkpoint's folder, or OWNER/NAME for a model on the hub"
+            f"there is no folder {name}: give a checkpoint's folder, a GGUF file, or OWNER/NAME for a model on the hub"
         )
     return fetch(name, revision=revision)
 

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class CheckpointResolver:
-    """Checkpoints by name: a folder or a hub id. What was read once, or failed once, is remembered.
+    """Checkpoints by name: a folder, a GGUF file or a hub id. What was read once, or failed once, is remembered.
 
     `revision` is the target's revision on the hub; drafters and tokenizers are used at their newest.
     """

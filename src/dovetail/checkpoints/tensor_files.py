@@ -1,6 +1,6 @@
-"""Which tensors a checkpoint's weight files hold, from safetensors headers and the index, without reading a tensor.
+"""Which tensors a checkpoint's weight files hold, from their headers and the index, without reading a tensor.
 
-A header is eight bytes of length, JSON, then the tensors (https://huggingface.co/docs/safetensors).
+A safetensors header is eight bytes of length, JSON, then the tensors (https://huggingface.co/docs/safetensors).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from dovetail.checkpoints.files import INDEX, TOKENIZERS, read_bounded
+from dovetail.checkpoints.gguf.config import paired_heads, tensor_name
+from dovetail.checkpoints.gguf.header import Header, read_header
 from dovetail.errors import CheckpointError
 
 _WEIGHTS = ("model.safetensors", INDEX)
@@ -33,13 +35,18 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TensorHeader(msgspec.Struct, frozen=True):
-    """Where one tensor is stored: `size` bytes from byte `start` of `file`."""
+    """Where one tensor is stored: `size` bytes from byte `start` of `file`.
+
+    `paired_heads`: how many heads its rows belong to, if the rows that rotate together are neighbours, as in GGUF files
+    of Llama; 0: they are halves of the head, as elsewhere.
+    """
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     start: int
     size: int
+    paired_heads: int = 0
 
 
 class _Metadata(msgspec.Struct):
@@ -69,6 +76,9 @@ def stored(folder: str | Path) -> Stored:
     folder = Path(folder)
     if os.path.lexists(folder / INDEX):
         return _indexed(folder)
+    gguf = _gguf(folder)
+    if gguf is not None:
+        return Stored(bytes=gguf.bytes, source="files", tensors=frozenset(gguf.tensors))
     files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
     files = files or sorted(folder.glob("pytorch_model*.bin"))
     _check_fetched(files)
@@ -103,11 +113,14 @@ def _indexed(folder: Path) -> Stored:
 
 
 def read_headers(folder: Path) -> dict[str, TensorHeader]:
-    """Every tensor of a folder by name, from one model.safetensors or from the shards of its index.
+    """Every tensor of a folder by name, from one model.safetensors, from the shards of its index, or from a GGUF file.
 
     Raises `CheckpointError` when a file is missing or damaged, or when index and files disagree.
     """
     if not (folder / INDEX).is_file():
+        gguf = _gguf(folder)
+        if gguf is not None:
+            return _gguf_headers(gguf)
         single = folder / "model.safetensors"
         if not single.is_file():
             raise CheckpointError(f"{folder} has neither model.safetensors nor {INDEX}")
@@ -128,13 +141,33 @@ def read_headers(folder: Path) -> dict[str, TensorHeader]:
     return headers
 
 
+def _gguf(folder: Path) -> Header | None:
+    """The header of the GGUF file whose weights the folder has instead of safetensors; None if it has none."""
+    if any((folder / name).is_file() for name in _WEIGHTS):
+        return None
+    first = min(folder.glob("*.gguf"), default=None)
+    return None if first is None else read_header(first)
+
+
+def _gguf_headers(header: Header) -> dict[str, TensorHeader]:
+    return {
+        name: TensorHeader(
+            tensor.file, tensor.type.name, tensor.shape, tensor.start, tensor.size, paired_heads(header, tensor.name)
+        )
+        for tensor in header.tensors.values()
+        if (name := tensor_name(tensor.name)) is not None
+    }
+
+
 def check_complete(folder: str | Path, *, tokenizer: bool) -> None:
     """Raises `CheckpointError` when the weights, or with `tokenizer` the tokenizer, are missing altogether."""
     folder = Path(folder)
     for names in (_WEIGHTS, TOKENIZERS) if tokenizer else (_WEIGHTS,):
+        if names is _WEIGHTS and _gguf(folder) is not None:
+            continue
         if not any((folder / name).is_file() for name in names):
             raise CheckpointError(f"{folder} is incomplete: it has neither {' nor '.join(names)}")
-    if not (folder / _WEIGHTS[0]).is_file():
+    if _gguf(folder) is None and not (folder / _WEIGHTS[0]).is_file():
         listed = _shards(folder, _index(folder))
         if not any((folder / shard).is_file() for shard in listed):
             raise CheckpointError(

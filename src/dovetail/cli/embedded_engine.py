@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from dovetail.checkpoints.cache_folder import cache_folder
 from dovetail.checkpoints.methods import LOOKUPS
 from dovetail.completion import Engine
 from dovetail.engine.settings import INSIDE, LOOKUP, EngineSettings
@@ -41,23 +41,8 @@ def engine_settings(plan: Plan) -> EngineSettings:
     names = {field.name for field in fields(EngineSettings)} & plan.settings.keys()
     values: dict[str, Any] = {name: plan.value(name) for name in names if plan.value(name) is not None}
     if plan.value("gate") == "measured":
-        values |= {"cost_folder": cost_folder(), "acceptance": expected_acceptance(plan.settings)}
+        values |= {"cost_folder": cache_folder("costs"), "acceptance": expected_acceptance(plan.settings)}
     return EngineSettings(**values)
-
-
-def cost_folder() -> Path | None:
-    """The folder of the gate's cost files.
-
-    None if it cannot be written: step times are then measured at every start. The place follows
-    https://specifications.freedesktop.org/basedir-spec/latest/
-    """
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    try:
-        folder = (cache if cache.is_absolute() else Path.home() / ".cache") / "dovetail" / "costs"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError, ValueError):  # there is no home, or its name contains a NUL
-        return None
-    return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
 def _drafter(plan: Plan) -> Path | str | None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 import dovetail
+from dovetail.checkpoints.gguf.header import is_gguf
 from dovetail.cli import response_templates
 from dovetail.cli.files import print_json, read_text
 from dovetail.cli.terminal import CALL, CONTROL, labelled, visible
@@ -86,7 +87,7 @@ def _named(name: str) -> Any:
 
 
 def _format(name_or_path: str) -> Format:
-    if not Path(name_or_path).is_file():
+    if is_gguf(name_or_path) or not Path(name_or_path).is_file():
         return dovetail.format(name_or_path)
     source = read_text(name_or_path)
     controls = tuple(dict.fromkeys(_CONTROL.findall(source)))

@@ -1,7 +1,7 @@
 """Checks a target's weight files against its config, and reads tensors one by one.
 
-`inspect_target` reads the small files and the safetensors headers, and raises one `CheckpointError` that names what is
-wrong before anything loads. The configs of the models declare which tensors there must be, and their shapes.
+`inspect_target` reads the small files and the headers of the weights, and raises one `CheckpointError` that names what
+is wrong before anything loads. The configs of the models declare which tensors there must be, and their shapes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dovetail.checkpoints.generation import check_eos_ids
 from dovetail.checkpoints.target import Target, read_target
 from dovetail.checkpoints.tensor_files import TensorHeader, read_headers
 from dovetail.engine.config import TargetConfig, target_config
-from dovetail.engine.parallel.shards import Shard, shard_of
+from dovetail.engine.gguf import dequantized, in_halves
+from dovetail.engine.parallel.shards import Shard, axis_of, shard_of
 from dovetail.errors import CheckpointError
 
 #: Stored types that are read.
@@ -29,6 +30,12 @@ _DTYPES = {
 }
 #: Stored types of weights, which can be converted to the type that the model computes in.
 _FLOATS = {"F32", "F16", "BF16"}
+#: Quantized types of GGUF files, which become float32 when they are read.
+_QUANTIZED = {
+    *(f"Q{bits}_{kind}" for bits in (4, 5) for kind in (0, 1)),
+    "Q8_0",
+    *(f"Q{bits}_K" for bits in range(2, 7)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +76,31 @@ class Weights(Mapping[str, torch.Tensor]):
     ) -> None:
         self._tensors = {name: tensors[name] for name in names}
         self._shards = {name: shard_of(name, header, rank, ranks) for name, header in self._tensors.items()}
+        self._rank, self._ranks = rank, ranks
         self._progress = progress
         self._unread = set(self._tensors)
         self._total = sum(shard.size for shard in self._shards.values())
         self._done = 0
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        header, shard = self._tensors[name], self._shards[name]
+        header = self._tensors[name]
+        if header.dtype in _QUANTIZED or header.paired_heads:
+            return self._part(name, header)
+        shard = self._shards[name]
+        return torch.frombuffer(self._content(name, shard), dtype=_DTYPES[header.dtype]).view(shard.shape)
+
+    def _part(self, name: str, header: TensorHeader) -> torch.Tensor:
+        """The rank's part of a tensor that has to be read whole: a block of a quantized row may lie in two parts."""
+        content = self._content(name, shard_of(name, header, 0, 1))
+        stored = _DTYPES.get(header.dtype)
+        tensor = dequantized(content, header) if stored is None else torch.frombuffer(content, dtype=stored)
+        tensor = in_halves(tensor.view(header.shape), header.paired_heads)
+        axis = axis_of(name) if self._ranks > 1 else None
+        return tensor if axis is None else tensor.chunk(self._ranks, axis)[self._rank]
+
+    def _content(self, name: str, shard: Shard) -> bytearray:
+        """The bytes of `shard` of a tensor."""
+        header = self._tensors[name]
         content = bytearray(shard.size)
         try:
             read = _read(header.file, shard, memoryview(content))
@@ -85,9 +110,9 @@ class Weights(Mapping[str, torch.Tensor]):
             raise CheckpointError(f"{header.file} has been cut short: {name} is incomplete")
         if self._progress is not None and name in self._unread:
             self._unread.remove(name)
-            self._done += shard.size
+            self._done += self._shards[name].size
             self._progress(self._done, self._total)
-        return torch.frombuffer(content, dtype=_DTYPES[header.dtype]).view(shard.shape)
+        return content
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -128,8 +153,8 @@ def check_tensors(path: Path, tensors: Mapping[str, TensorHeader], expected: Map
             raise CheckpointError(f"{path}: tensor {name} is missing (expected shape {list(shape)})")
         if header.shape != shape:
             raise CheckpointError(f"{path}: tensor {name} has shape {list(header.shape)}, expected {list(shape)}")
-        types = {"d2t": {"I64"}, "t2d": {"BOOL"}}.get(name, _FLOATS)
+        types = {"d2t": {"I64"}, "t2d": {"BOOL"}}.get(name, _FLOATS | _QUANTIZED)
         if header.dtype not in types:
             raise CheckpointError(
-                f"{path}: tensor {name} is stored as {header.dtype}, expected {' or '.join(sorted(types))}"
+                f"{path}: tensor {name} is stored as {header.dtype}, expected {', '.join(sorted(types))}"
             )

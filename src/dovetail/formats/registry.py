@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dovetail.checkpoints.gguf.folder import gguf_folder
+from dovetail.checkpoints.gguf.header import is_gguf
 from dovetail.errors import UnknownFormat
 from dovetail.formats.base import Format
 from dovetail.formats.families.apertus import Apertus
@@ -109,7 +111,7 @@ NAMES = (*FAMILIES, JINJA)
 
 
 def format(name_or_path: str | Path, *, generic_tools: bool = True) -> Format:
-    """The format with this name, or the one that the checkpoint in this folder was trained on (see `Format.because`).
+    """The format with this name, or the one that a checkpoint (a folder or a GGUF file) was trained on: see `because`.
 
     `generic_tools`: whether a chat template that shows no tools gets them as text, in a layout that most models know.
     The file of a chat template is not enough, because only the tokenizer tells which of its marks are control tokens.
@@ -119,6 +121,8 @@ def format(name_or_path: str | Path, *, generic_tools: bool = True) -> Format:
     if known is not None:
         return known()
     path = Path(name_or_path)
+    if is_gguf(path):
+        path = Path(gguf_folder(path))
     if path.is_dir():
         # Imports the template engine when there is a template to compare with.
         from dovetail.formats.derived.detection import detect

@@ -43,8 +43,8 @@ def fixed(target: str, engine: str, method: str | None) -> dict[str, Any]:
 
 
 def _model_name(target: str) -> str:
-    """A folder's name, or the whole hub id, which engines use as the model's name too."""
-    return (os.path.basename(target) or target) if os.path.isabs(target) else target
+    """The name of a folder or of a GGUF file, or the whole hub id, which engines use as the model's name too."""
+    return (os.path.basename(target).removesuffix(".gguf") or target) if os.path.isabs(target) else target
 
 
 def sizes(plan: Candidate) -> tuple[dict[str, Any], list[Advice]]:

@@ -6,6 +6,8 @@ exception is `raw_prompt(…, controls=True)`, for a client that writes whole pr
 
 from pathlib import Path
 
+from dovetail.checkpoints.gguf.folder import gguf_folder
+from dovetail.checkpoints.gguf.header import is_gguf
 from dovetail.errors import CheckpointError
 from dovetail.tokens.hugging_face import HuggingFaceTokenizer
 from dovetail.tokens.prompt import CUT, PicturePlace, Prompt, Segment, TokenSpan
@@ -30,11 +32,11 @@ __all__ = [
 
 
 def tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer of a checkpoint folder (or a `tokenizer.json` or `tiktoken.model` itself).
+    """The tokenizer of a checkpoint folder or GGUF file (or a `tokenizer.json` or `tiktoken.model` itself).
 
     Raises `CheckpointError` when there is none or its kind is not supported.
     """
-    path = Path(path)
+    path = Path(gguf_folder(path)) if is_gguf(path) else Path(path)
     candidates = [path] if path.is_file() else [path / "tokenizer.json", path / "tiktoken.model"]
     for candidate in candidates:
         if candidate.is_file():

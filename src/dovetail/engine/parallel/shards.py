@@ -33,7 +33,7 @@ class Shard:
 
 def shard_of(name: str, header: TensorHeader, rank: int, ranks: int) -> Shard:
     """The part of `rank` of the tensor called `name`. `ranks` divides what is divided."""
-    axis = _axis(name) if ranks > 1 else None
+    axis = axis_of(name) if ranks > 1 else None
     if axis == 0:
         size = header.size // ranks
         return Shard((header.shape[0] // ranks, *header.shape[1:]), (header.start + rank * size,), size)
@@ -49,10 +49,10 @@ def shard_of(name: str, header: TensorHeader, rank: int, ranks: int) -> Shard:
 def rank_parameters(config: TargetConfig, ranks: int) -> int:
     """How many numbers of the weights each rank has."""
     shapes = config.expected_tensors().items()
-    return sum(math.prod(shape) // (1 if _axis(name) is None else ranks) for name, shape in shapes)
+    return sum(math.prod(shape) // (1 if axis_of(name) is None else ranks) for name, shape in shapes)
 
 
-def _axis(name: str) -> int | None:
+def axis_of(name: str) -> int | None:
     """The axis along which a tensor is divided, None if it is whole on every rank."""
     module, _, kind = name.rpartition(".")
     module = module.rpartition(".")[2]
