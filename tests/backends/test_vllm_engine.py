@@ -21,10 +21,11 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.backends import vllm
+from dovetail.backends import supervised, vllm
 from dovetail.backends.remote import Server, Vocabulary
-from dovetail.backends.vllm import launching, program
-from dovetail.backends.vllm.engine import MOST_CRASHES
+from dovetail.backends.supervised import socket as sockets
+from dovetail.backends.supervised.engine import MOST_CRASHES
+from dovetail.backends.vllm import program
 from dovetail.completion import Completion, Engine, Sampling, total
 from dovetail.errors import EngineBusy, EngineError, InvalidRequest, PlanError
 from tests.backends.vllm_program import LOADING, Run, alive, runs, write
@@ -39,10 +40,10 @@ class RecordingReport:
     """A report that keeps what it was given."""
 
     def __init__(self) -> None:
-        self.phases: list[vllm.Progress] = []
+        self.phases: list[supervised.Progress] = []
         self.messages: list[str] = []
 
-    def progress(self, progress: vllm.Progress, silent: float) -> None:
+    def progress(self, progress: supervised.Progress, silent: float) -> None:
         self.phases.append(progress)
 
     def say(self, text: str) -> None:
@@ -56,16 +57,18 @@ class Setup:
         self.folder, self.report = folder, RecordingReport()
         self.log = folder / "log" / "vllm.log"
         self.log.parent.mkdir()
-        self.socket = vllm.Socket()
+        self.socket = supervised.Socket()
         arguments = (str(write(folder, *script)), "serve", "target", "--uds", self.socket.path)
         environment = {**os.environ, "VLLM_API_KEY": "secret"}
-        launch = vllm.Launch(arguments=arguments, environment=environment, key="secret", notes=())
-        server = Server(vllm.URL, Vocabulary(100, (99,), {}), key="secret", path=self.socket.path)
-        self.engine = vllm.VLLMEngine(
+        launch = supervised.Launch(
+            program=vllm.VLLM(arguments[0]), arguments=arguments, environment=environment, key="secret", notes=()
+        )
+        server = Server(vllm.VLLM.url, Vocabulary(100, (99,), {}), key="secret", path=self.socket.path)
+        self.engine = supervised.SupervisedEngine(
             launch, server, self.socket, self.log, self.report, patience_s=60, silence_s=silence_s, hung_s=hung_s
         )
 
-    def run(self, test: Callable[[vllm.VLLMEngine], Awaitable[None]]) -> None:
+    def run(self, test: Callable[[supervised.SupervisedEngine], Awaitable[None]]) -> None:
         async def main() -> None:
             await self.engine.start()
             try:
@@ -96,13 +99,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def restart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.backends.vllm.engine.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("dovetail.backends.supervised.engine.FIRST_DELAY_S", 0.01)
 
 
 def test_it_starts_completes_and_leaves_no_process(tmp_path: Path) -> None:
     setup = Setup(tmp_path)
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         assert isinstance(engine, Engine)
         assert await ids(engine) == [10, 11, 12, 13]
         assert (engine.info.context, engine.info.draft_tokens) == (256, 1)
@@ -134,7 +137,7 @@ for do in "bind", "connect":
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 @pytest.mark.parametrize("listens", [False, True])
 def test_other_users_cannot_use_its_socket(listens: bool) -> None:
-    where = vllm.Socket()
+    where = supervised.Socket()
     where.open()
     assert Path(where.path).parent.stat().st_mode & 0o777 == 0o700
     with socket.socket(socket.AF_UNIX) as own:
@@ -154,12 +157,12 @@ def test_a_socket_has_a_short_name(monkeypatch: pytest.MonkeyPatch) -> None:
             folder = f"{own}/".ljust(length, "x")
             os.mkdir(folder)
             monkeypatch.setattr(tempfile, "tempdir", folder)
-            path = vllm.Socket().path
+            path = supervised.Socket().path
             assert Path(path).parents[1] == Path(folder if short else "/tmp")
             assert len(path) <= 103, "as macOS has it"
-        monkeypatch.setattr(launching, "FOLDERS", ())
+        monkeypatch.setattr(sockets, "FOLDERS", ())
         with pytest.raises(PlanError, match=r"x is too long for the path of a socket: set TMPDIR to another folder"):
-            vllm.Socket()
+            supervised.Socket()
 
 
 def test_a_socket_is_where_its_folder_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,21 +175,21 @@ def test_a_socket_is_where_its_folder_can_be_made(tmp_path: Path, monkeypatch: p
     if not os.access(locked, os.W_OK):  # root may write everywhere
         unfit.append(locked)
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
-    monkeypatch.setattr(launching, "FOLDERS", (*map(str, unfit), str(good)))
-    where = vllm.Socket()
+    monkeypatch.setattr(sockets, "FOLDERS", (*map(str, unfit), str(good)))
+    where = supervised.Socket()
     assert Path(where.path).parents[1] == good
     where.open()
     where.close()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no"))
-    monkeypatch.setattr(launching, "FOLDERS", (str(shared),))
+    monkeypatch.setattr(sockets, "FOLDERS", (str(shared),))
     with pytest.raises(PlanError, match=r"no is not a writable folder: set TMPDIR to another folder"):
-        vllm.Socket()
+        supervised.Socket()
 
 
 def test_a_socket_s_folder_may_have_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
-    where = vllm.Socket()
+    where = supervised.Socket()
     (tmp_path / "own").rmdir()
     with pytest.raises(PlanError, match=r"cannot be created: No such file or directory; set TMPDIR"):
         where.open()
@@ -205,16 +208,16 @@ def test_a_socket_is_not_where_others_could_replace_it(short_folder: Path, monke
     monkeypatch.setattr(tempfile, "tempdir", str(above / "own"))
     for mode, safe in ((0o755, True), (0o777, False), (0o775, False), (0o1777, True)):
         above.chmod(mode)
-        assert Path(vllm.Socket().path).parents[1] == Path(above / "own" if safe else "/tmp")
+        assert Path(supervised.Socket().path).parents[1] == Path(above / "own" if safe else "/tmp")
     above.chmod(0o777)
-    monkeypatch.setattr(launching, "FOLDERS", ())
+    monkeypatch.setattr(sockets, "FOLDERS", ())
     with pytest.raises(PlanError, match=r"own is open to other users, .* set TMPDIR to another folder"):
-        vllm.Socket()
+        supervised.Socket()
 
 
 def test_a_socket_takes_no_folder_that_others_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    where = vllm.Socket()
+    where = supervised.Socket()
     folder = Path(where.path).parent
     folder.mkdir()
     folder.chmod(0o755)
@@ -228,7 +231,7 @@ def test_a_socket_takes_no_folder_that_others_made(tmp_path: Path, monkeypatch: 
 
 
 def test_two_sockets_are_not_the_same() -> None:
-    assert vllm.Socket().path != vllm.Socket().path
+    assert supervised.Socket().path != supervised.Socket().path
 
 
 NO_MEMORY = (Path(__file__).parent / "vllm_logs" / "not_enough_memory.txt").read_text().splitlines()
@@ -278,7 +281,7 @@ def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
 def test_a_crash_ends_what_had_begun_and_nothing_else(tmp_path: Path) -> None:
     setup = Setup(tmp_path, Run(dies_after=3), Run())
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         seen: list[int] = []
         with pytest.raises(EngineError, match="the engine died while it answered, and is being started again"):
             async for batch in engine.complete(request(50)):
@@ -308,7 +311,7 @@ def test_it_comes_back_where_its_folder_was_cleaned_away(tmp_path: Path, cleaned
                 shutil.rmtree(folder)
         say(text)
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         os.kill(runs(tmp_path)[0]["pids"][0], signal.SIGKILL)
         await until(lambda: "vLLM is back" in "".join(setup.report.messages))
         assert await ids(engine) == [10, 11, 12, 13]
@@ -320,7 +323,7 @@ def test_it_comes_back_where_its_folder_was_cleaned_away(tmp_path: Path, cleaned
 def test_a_request_that_received_nothing_is_sent_again(tmp_path: Path) -> None:
     setup = Setup(tmp_path, Run(dies_after=0), Run())
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         assert await ids(engine) == [10, 11, 12, 13]
 
     setup.run(test)
@@ -330,7 +333,7 @@ def test_a_request_that_received_nothing_is_sent_again(tmp_path: Path) -> None:
 def test_a_request_that_kills_it_is_sent_twice_and_its_prompt_three_times(tmp_path: Path) -> None:
     setup = Setup(tmp_path, Run(dies_after=0))
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         with pytest.raises(EngineError, match="the engine died while it answered"):
             await ids(engine)
         assert len(runs(tmp_path)) <= 3, "it was sent twice"
@@ -346,7 +349,7 @@ def test_a_request_that_kills_it_is_sent_twice_and_its_prompt_three_times(tmp_pa
 def test_an_engine_that_dies_five_times_is_given_up(tmp_path: Path) -> None:
     setup = Setup(tmp_path, Run(dies_after=0), Run(log=("ValueError: no more",), dies=3))
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         with pytest.raises(EngineError, match="vLLM died 5 times"):
             await ids(engine)
         assert engine.gave_up is not None
@@ -361,7 +364,7 @@ def test_an_engine_that_dies_five_times_is_given_up(tmp_path: Path) -> None:
 def test_an_engine_that_cannot_be_restarted_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup(tmp_path, Run(dies_after=1))
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         async def refuse(*_: object, **__: object) -> None:
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
@@ -380,7 +383,7 @@ def test_an_engine_that_cannot_be_restarted_is_given_up(tmp_path: Path, monkeypa
 def test_an_engine_whose_keeper_failed_is_given_up(tmp_path: Path) -> None:
     setup = Setup(tmp_path, Run(dies_after=1))
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         def say(text: str) -> None:
             raise RuntimeError("nobody listens")
 
@@ -397,11 +400,11 @@ def test_its_output_is_read_even_if_the_report_fails(tmp_path: Path) -> None:
     lines = (*LOADING, *("x" * 1000 for _ in range(200)), "the end")
     setup = Setup(tmp_path, Run(log=lines))
 
-    def fail(progress: vllm.Progress, silent: float) -> None:
+    def fail(progress: supervised.Progress, silent: float) -> None:
         if progress.phase == "load" and not silent:  # not from the polling
             raise UnicodeEncodeError("ascii", "…", 0, 1, "ordinal not in range(128)")
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         assert await ids(engine) == [10, 11, 12, 13]
 
     setup.report.progress = fail  # type: ignore[method-assign]
@@ -414,7 +417,7 @@ def test_its_output_is_read_even_if_the_report_fails(tmp_path: Path) -> None:
 def test_a_killed_supervisor_leaves_no_process_and_is_a_death(tmp_path: Path, stubborn: bool) -> None:
     setup = Setup(tmp_path, Run(stubborn=stubborn), Run())
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         first = runs(tmp_path)[0]["pids"]
         os.kill(int(Path(f"/proc/{first[0]}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
         await until(lambda: "vLLM is back" in "".join(setup.report.messages))
@@ -443,13 +446,13 @@ def test_a_stop_during_the_start_leaves_no_process(tmp_path: Path, delay: float)
 
 def test_a_hanging_engine_is_ended_and_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.backends.remote import http
-    from dovetail.backends.vllm import child
+    from dovetail.backends.supervised import child
 
     monkeypatch.setattr(http, "PAGE_S", 0.5)
     monkeypatch.setattr(child, "GRACE_S", 0.3)
     setup = Setup(tmp_path, Run(), Run(), hung_s=1)
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         os.kill(runs(tmp_path)[0]["pids"][0], signal.SIGSTOP)
         await until(lambda: "vLLM is back" in "".join(setup.report.messages))
         assert "vLLM died. vLLM did not answer for 1 s and was ended" in setup.report.messages[0]
@@ -460,12 +463,12 @@ def test_a_hanging_engine_is_ended_and_restarted(tmp_path: Path, monkeypatch: py
 
 
 def test_stop_kills_a_process_that_ignores_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dovetail.backends.vllm import child
+    from dovetail.backends.supervised import child
 
     monkeypatch.setattr(child, "GRACE_S", 0.3)
     setup = Setup(tmp_path, Run(stubborn=True))
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         running = asyncio.create_task(ids(engine, 10_000))
         await until(lambda: total(engine.gauges(), "up") == 1)
         await asyncio.sleep(0.2)
@@ -480,7 +483,7 @@ def test_stop_kills_a_process_that_ignores_sigterm(tmp_path: Path, monkeypatch: 
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from dovetail.backends.vllm import engine
+from dovetail.backends.supervised import engine
 from tests.backends.test_vllm_engine import Setup
 
 engine.FIRST_DELAY_S = 600
@@ -543,7 +546,7 @@ def supervisor_of(pid: int) -> int | None:
 
 
 def test_a_probe_counts_draft_tokens(tmp_path: Path) -> None:
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         finding = await vllm.probe(engine, PROMPT, "eagle3")
         assert finding.warning is None
         assert finding.drafted >= 3 * vllm.PROBE_TOKENS
@@ -563,7 +566,7 @@ def test_a_probe_warns_why_nothing_is_drafted(
 
     monkeypatch.setattr(probing, "PATIENCE_S", 1.5)
 
-    async def test(engine: vllm.VLLMEngine) -> None:
+    async def test(engine: supervised.SupervisedEngine) -> None:
         assert warning in ((await vllm.probe(engine, PROMPT, method)).warning or "")
 
     Setup(tmp_path, Run(drafts=drafts)).run(test)
@@ -596,7 +599,7 @@ def test_a_missing_program_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_log_is_kept_beside_the_next(tmp_path: Path) -> None:
-    from dovetail.backends.vllm.launching import open_log
+    from dovetail.backends.supervised.log_file import open_log
 
     log = tmp_path / "vllm.log"
     for messages in (b"one", b"two", b"three"):
@@ -608,7 +611,7 @@ def test_a_log_is_kept_beside_the_next(tmp_path: Path) -> None:
 
 
 def test_a_log_that_nobody_reads_or_that_is_a_link_is_refused(tmp_path: Path) -> None:
-    from dovetail.backends.vllm.launching import open_log
+    from dovetail.backends.supervised.log_file import open_log
 
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to(tmp_path / "victim")
@@ -621,7 +624,7 @@ def test_a_log_that_nobody_reads_or_that_is_a_link_is_refused(tmp_path: Path) ->
 
 
 def test_a_log_can_be_where_dovetail_itself_writes(tmp_path: Path) -> None:
-    code = "import pathlib\nfrom dovetail.backends.vllm.launching import open_log\nprint('one', flush=True)\n"
+    code = "import pathlib\nfrom dovetail.backends.supervised.log_file import open_log\nprint('one', flush=True)\n"
     code += "with open_log(pathlib.Path('/dev/stdout')) as log:\n    log.write(b'two')\n"
     command = [sys.executable, "-c", code]
     with open(tmp_path / "out", "wb") as out:

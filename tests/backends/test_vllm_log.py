@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.backends.vllm.advice import advice, ending, nearest, unknown
-from dovetail.backends.vllm.engine import CRASH_WINDOW_S, MOST_CRASHES, restart_delay
-from dovetail.backends.vllm.log import Progress, failure, last, progress
+from dovetail.backends.supervised.engine import CRASH_WINDOW_S, MOST_CRASHES, restart_delay
+from dovetail.backends.supervised.program import Progress, ending
+from dovetail.backends.vllm.advice import advice, nearest, unknown
+from dovetail.backends.vllm.log import failure, last, progress
 
 LOGS = Path(__file__).parent / "vllm_logs"
 WORKER = "(Worker pid=19183) INFO 11-22 07:55:41 "

@@ -35,7 +35,7 @@ def engine_of(pair: Path, url: str, **settings: float) -> Engine:
     console = Console(file=io.StringIO())
     plan = resolve(str(pair / "target"), {"engine": url, "strict": "off", "drafter": "none", **settings})
     tokenizer = dovetail.tokenizer(pair / "target")
-    return external_engine(plan, plan_format(plan), tokenizer, StartupProgress(console), console)
+    return external_engine(plan, plan_format(plan), tokenizer, StartupProgress(console, "vLLM"), console)
 
 
 @pytest.mark.parametrize(

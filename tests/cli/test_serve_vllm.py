@@ -25,7 +25,7 @@ import pytest
 from rich.console import Console
 
 import dovetail
-from dovetail.backends import vllm
+from dovetail.backends import supervised
 from dovetail.cli.external_engines import external_engine
 from dovetail.cli.serve import plan_format
 from dovetail.cli.startup_progress import StartupProgress
@@ -229,7 +229,7 @@ def test_a_crash_is_reported_and_shown_by_health(pair: Path, served: Served) -> 
 #: A server that restarts its engine at once.
 IMPATIENT = """
 import sys
-from dovetail.backends.vllm import engine
+from dovetail.backends.supervised import engine
 from dovetail.cli.main import main
 
 engine.FIRST_DELAY_S = 0.01
@@ -256,7 +256,7 @@ def test_an_engine_that_keeps_crashing_ends_the_server(pair: Path, tmp_path: Pat
 #: A server that kills its engine early, with a console in ASCII.
 HASTY = """
 import sys
-from dovetail.backends.vllm import child, engine
+from dovetail.backends.supervised import child, engine
 from dovetail.cli.main import main
 
 engine.FIRST_DELAY_S, child.GRACE_S = 0.01, 2.0
@@ -318,9 +318,9 @@ def test_a_closed_console_does_not_prevent_a_restart(pair: Path, tmp_path: Path,
 
 def test_a_full_disk_is_no_error() -> None:
     with open("/dev/full", "w", encoding="ascii") as full:
-        watching = StartupProgress(Console(file=full))
+        watching = StartupProgress(Console(file=full), "vLLM")
         watching.say("one \u2588")
-        watching.progress(vllm.Progress("load"), 0)
+        watching.progress(supervised.Progress("load"), 0)
         with contextlib.suppress(OSError):
             full.close()
 
@@ -615,7 +615,7 @@ def attached_engine(pair: Path, urls: str, output: io.StringIO, drafter: str = "
     console = Console(file=output, width=1000)
     plan = resolve(str(pair / "target"), {"engine": urls, "strict": "off", "drafter": drafter})
     return external_engine(
-        plan, plan_format(plan), dovetail.tokenizer(pair / "target"), StartupProgress(console), console
+        plan, plan_format(plan), dovetail.tokenizer(pair / "target"), StartupProgress(console, "vLLM"), console
     )
 
 

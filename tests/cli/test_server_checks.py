@@ -70,7 +70,7 @@ def test_a_budget_needs_a_format_whose_reasoning_one_token_closes(pair: Path) ->
     console = Console(file=io.StringIO())
     plan = resolve(str(pair / "target"), {"engine": "http://127.0.0.1:1", "reasoning_budget": 9})
     tokenizer = dovetail.tokenizer(pair / "target")
-    arguments = tokenizer, StartupProgress(console), console
+    arguments = tokenizer, StartupProgress(console, "vLLM"), console
     with pytest.raises(PlanError, match="reasoning_budget needs the embedded engine: no single control token ends"):
         external_engine(plan, dovetail.format("harmony"), *arguments)
     external_engine(plan, dovetail.format(pair / "target"), *arguments)

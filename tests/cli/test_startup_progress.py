@@ -6,14 +6,14 @@ import io
 
 from rich.console import Console
 
-from dovetail.backends.vllm import Progress
+from dovetail.backends.supervised import Progress
 from dovetail.cli.startup_progress import StartupProgress
 
 
 def shown(*steps: tuple[Progress, float], terminal: bool) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=100, _environ={})
-    with StartupProgress(console) as progress_line:
+    with StartupProgress(console, "vLLM") as progress_line:
         for progress, silent in steps:
             progress_line.progress(progress, silent)
         progress_line.say("one\ntwo \x1b[2J")

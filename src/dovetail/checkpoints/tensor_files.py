@@ -15,6 +15,7 @@ import msgspec
 
 from dovetail.checkpoints.files import INDEX, TOKENIZERS, read_bounded
 from dovetail.checkpoints.gguf.config import paired_heads, tensor_name
+from dovetail.checkpoints.gguf.folder import gguf_file
 from dovetail.checkpoints.gguf.header import Header, read_header
 from dovetail.errors import CheckpointError
 
@@ -143,10 +144,8 @@ def read_headers(folder: Path) -> dict[str, TensorHeader]:
 
 def _gguf(folder: Path) -> Header | None:
     """The header of the GGUF file whose weights the folder has instead of safetensors; None if it has none."""
-    if any((folder / name).is_file() for name in _WEIGHTS):
-        return None
-    first = min(folder.glob("*.gguf"), default=None)
-    return None if first is None else read_header(first)
+    file = gguf_file(folder)
+    return None if file is None else read_header(file)
 
 
 def _gguf_headers(header: Header) -> dict[str, TensorHeader]:

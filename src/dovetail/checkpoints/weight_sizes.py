@@ -9,10 +9,12 @@ import msgspec
 from dovetail.checkpoints.attention import Attention
 from dovetail.checkpoints.experts import Experts
 from dovetail.checkpoints.fields import Fields
+from dovetail.checkpoints.gguf.header import TYPES
 from dovetail.checkpoints.quantization import Quantization
 from dovetail.checkpoints.tensor_files import Stored
 
-_DTYPE_BITS = {"float32": 32, "bfloat16": 16, "float16": 16}
+_DTYPE_BITS: dict[str, float] = {kind.name: 8 * kind.size / kind.block for kind in TYPES.values()}
+_DTYPE_BITS |= {"float32": 32, "bfloat16": 16, "float16": 16}
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +69,8 @@ def weight_dtype(*fields: Fields) -> str:
     return "bfloat16"
 
 
-def dtype_bits(dtype: str) -> int:
+def dtype_bits(dtype: str) -> float:
+    """The bits of a number of this type, among them the quantized ones of GGUF files."""
     return _DTYPE_BITS.get(dtype, 16)
 
 
@@ -101,7 +104,7 @@ def weigh_target(
     layers: int,
     mtp_layers: int,
     vision: Fields | None,
-    unquantized_bits: int,
+    unquantized_bits: float,
     tied: bool,
     stored: Stored,
 ) -> Weights:

@@ -1,4 +1,4 @@
-"""The engines in other processes, as a plan configures them: vLLM started here, or servers that already run."""
+"""The engines in other processes, as a plan configures them: vLLM or llama.cpp started here, or servers that run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.backends import vllm
+from dovetail.backends import llama_cpp, supervised, vllm
 from dovetail.backends.remote import PATIENCE_S, Deadlines, RemoteEngine, Server, read_vocabulary
 from dovetail.backends.remote.members import Members, finder, together
 from dovetail.cli.server_checks import check_server, check_started, until_passed
@@ -22,6 +22,7 @@ from dovetail.errors import PlanError
 from dovetail.formats.base import Format
 from dovetail.plan import Plan
 from dovetail.plan.engines import missing_files
+from dovetail.plan.llama_cpp import find
 from dovetail.plan.pairing import cannot_run
 from dovetail.server.api_keys import read_key
 from dovetail.tokens import Tokenizer
@@ -46,6 +47,8 @@ def _size(blob: os.DirEntry[str]) -> int:
         return 0
 
 
+#: The engines that Dovetail starts.
+STARTED = ("vllm", "llama.cpp")
 #: A text that repeats itself, so that lookup has something to draft, and that fits into most limits.
 _PROBE_TEXT = "one two three four five six seven eight nine ten " * 4
 
@@ -58,8 +61,8 @@ def external_engine(
         raise PlanError(
             f"reasoning_budget needs the embedded engine: no single control token ends the reasoning of {fmt.name}"
         )
-    if plan.value("engine") == "vllm":
-        return _vllm_engine(plan, fmt, tokenizer, progress, console)
+    if plan.value("engine") in STARTED:
+        return _started_engine(plan, fmt, tokenizer, progress, console)
     joined = partial(check_drafting_again, plan, tokenizer, console)
     vocabulary, key = read_vocabulary(Path(plan.folders["target"]), tokenizer), read_key(plan, "engine_api_key_file")
     # A server that is left out is checked again and again, so each warning is shown once.
@@ -75,25 +78,22 @@ def external_engine(
     return RemoteEngine(servers, members=members, patience_s=patience_s, joined=joined)
 
 
-def _vllm_engine(
+def _started_engine(
     plan: Plan, fmt: Format, tokenizer: Tokenizer, progress: StartupProgress, console: Console
-) -> vllm.VLLMEngine:
-    reason = None if plan.drafter is None else cannot_run(plan.drafter, "vllm")
-    if reason is not None:
-        raise PlanError(f"engine is vllm with {plan.value('drafter')}: {reason}. Another drafter, or --drafter none")
-    program = vllm.find(plan.value("vllm"))
-    version = vllm.version(program)
-    socket = vllm.Socket()
-    launch = vllm.launch(plan, program, version, socket.path, _block(fmt, tokenizer))
+) -> supervised.SupervisedEngine:
+    socket = supervised.Socket()
+    starts = _vllm if plan.value("engine") == "vllm" else _llama_cpp
+    launch, version = starts(plan, socket.path, _block(fmt, tokenizer))
+    program = launch.program
     for note in launch.notes:
-        console.print(Text(f"vLLM: {note}", PROBLEM))
-    log = vllm.log_path(plan.value("engine_log"), plan.value("port"))
-    console.print(Text(f"vLLM {version} ({program}) writes to {log}", "dim"), soft_wrap=True)
+        console.print(Text(f"{program.name}: {note}", PROBLEM))
+    log = supervised.log_path(plan.value("engine_log"), plan.value("engine"), plan.value("port"))
+    console.print(Text(f"{program.name} {version} ({launch.arguments[0]}) writes to {log}", "dim"), soft_wrap=True)
     vocabulary = read_vocabulary(Path(plan.folders["target"]), tokenizer)
     check = until_passed(partial(check_started, plan, fmt, tokenizer))
-    deadlines, down_s = _deadlines(plan), plan.value("engine_down_timeout") or vllm.PATIENCE_S
-    server = Server(vllm.URL, vocabulary, key=launch.key, path=socket.path, check=check, deadlines=deadlines)
-    return vllm.VLLMEngine(
+    deadlines, down_s = _deadlines(plan), plan.value("engine_down_timeout") or supervised.PATIENCE_S
+    server = Server(program.url, vocabulary, key=launch.key, path=socket.path, check=check, deadlines=deadlines)
+    return supervised.SupervisedEngine(
         launch,
         server,
         socket,
@@ -103,6 +103,20 @@ def _vllm_engine(
         patience_s=down_s,
         joined=partial(check_drafting_again, plan, tokenizer, console),
     )
+
+
+def _vllm(plan: Plan, path: str, markers: tuple[str, str] | None) -> tuple[supervised.Launch, str]:
+    reason = None if plan.drafter is None else cannot_run(plan.drafter, "vllm")
+    if reason is not None:
+        raise PlanError(f"engine is vllm with {plan.value('drafter')}: {reason}. Another drafter, or --drafter none")
+    program = vllm.find(plan.value("vllm"))
+    version = vllm.version(program)
+    return vllm.launch(plan, program, version, path, markers), version
+
+
+def _llama_cpp(plan: Plan, path: str, markers: tuple[str, str] | None) -> tuple[supervised.Launch, str]:
+    program = find(plan.value("llama_server"))
+    return llama_cpp.launch(plan, program, path), llama_cpp.version(program)
 
 
 def _block(fmt: Format, tokenizer: Tokenizer) -> tuple[str, str] | None:
@@ -116,8 +130,8 @@ def _deadlines(plan: Plan) -> Deadlines:
     return Deadlines(**{field: value for field, name in limits.items() if (value := plan.value(name)) is not None})
 
 
-def _downloaded(plan: Plan) -> vllm.Downloaded | None:
-    """Counts the downloaded bytes of the target, if vLLM has to download it."""
+def _downloaded(plan: Plan) -> supervised.Downloaded | None:
+    """Counts the downloaded bytes of the target, if the engine has to download it."""
     name, folder = plan.value("target"), plan.folders["target"]
     if plan.fit is None or missing_files(name, folder) is None:
         return None
@@ -144,7 +158,7 @@ async def check_drafting(plan: Plan, engine: Engine, tokenizer: Tokenizer, conso
 
 async def check_drafting_again(plan: Plan, tokenizer: Tokenizer, console: Console, server: Server) -> None:
     """Print whether a server drafts that came up after the start, because it was restarted or joins late."""
-    where = " after the restart" if plan.value("engine") == "vllm" else f" at {server.name}"
+    where = " after the restart" if plan.value("engine") in STARTED else f" at {server.name}"
     await _check_drafting(plan, {where: server}, tokenizer, console)
 
 

@@ -111,7 +111,7 @@ def _parser(command: str | None, words: Sequence[str]) -> argparse.ArgumentParse
     output.add_argument("--json", action="store_true", help="print the plan as JSON")
     output.add_argument(
         "--emit",
-        choices=("vllm", "sglang", "trtllm", "helm"),
+        choices=("vllm", "sglang", "trtllm", "llama.cpp", "helm"),
         help="print a command for another engine, or values for the chart",
     )
     output.add_argument("--all", action="store_true", help="also show the settings that are left to the engine")

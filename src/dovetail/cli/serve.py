@@ -39,7 +39,7 @@ from dovetail.gateway.settings import MEMORY_LIMITS
 from dovetail.gateway.turn.tools import shows_tools
 from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan
-from dovetail.plan.engines import missing_files
+from dovetail.plan.engines import NAMES, missing_files
 from dovetail.server.api_keys import CLIENT_KEY, NO_KEYS, ClientKeys, client_keys
 from dovetail.server.connections import ConnectionLimits
 from dovetail.server.logs import logging_in_background, logs_json
@@ -90,7 +90,7 @@ def check_servable(plan: Plan) -> None:
     vLLM downloads the weights of a model on the hub itself, and a server that already runs has loaded its own.
     """
     engine, target = plan.value("engine"), plan.value("target")
-    for which in ("target", "drafter") if engine in ("embedded", "vllm") else ("target",):
+    for which in ("target", "drafter") if engine in ("embedded", "vllm", "llama.cpp") else ("target",):
         name = plan.value(which)
         if name is None:
             continue
@@ -277,7 +277,7 @@ def _serve_external(
     tokenizer, fmt, progress = (
         dovetail.tokenizer(plan.folders["tokenizer"]),
         plan_format(plan),
-        StartupProgress(console),
+        StartupProgress(console, NAMES.get(plan.value("engine"), "the engine")),
     )
     engine = external_engine(plan, fmt, tokenizer, progress, console)
     app = gateway_app(plan, keys, engine, fmt, tokenizer)

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from dovetail.backends import vllm
+from dovetail.backends import supervised
 from dovetail.cli.terminal import PROBLEM, visible
 
-_PHASES: dict[vllm.Phase, str] = {
-    "starting": "vLLM is starting",
+_PHASES: dict[supervised.Phase, str] = {
+    "starting": "{engine} is starting",
     "download": "fetching weights (MB)",
     "load": "loading weights",
     "compile": "compiling",
@@ -28,16 +28,17 @@ _SILENT_S = 60.0  # after so long without output, the progress says so
 class StartupProgress:
     """On a terminal, one line with a bar and the time; elsewhere, a line for each phase.
 
-    It raises nothing, wherever the console writes: a full disk or a closed pipe must not end the server.
+    `engine`: its name. Nothing is raised, wherever the console writes: a full disk or a closed pipe must not end the
+    server.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, engine: str) -> None:
         reconfigure = getattr(console.file, "reconfigure", None)
-        if reconfigure is not None:  # vLLM's output may have characters that the terminal's encoding has not
+        if reconfigure is not None:  # the engine's output may have characters that the terminal's encoding has not
             reconfigure(errors="replace")
-        self._console = console
+        self._console, self._engine = console, engine
         self._bar: Progress | None = None
-        self._phase: vllm.Phase | None = None
+        self._phase: supervised.Phase | None = None
         self._started = 0.0
         self._silences = 0
 
@@ -48,19 +49,19 @@ class StartupProgress:
         with errors_ignored():
             self._close()
 
-    def progress(self, progress: vllm.Progress, silent: float) -> None:
-        """Show `progress`; vLLM has written nothing for `silent` seconds."""
+    def progress(self, progress: supervised.Progress, silent: float) -> None:
+        """Show `progress`; the engine has written nothing for `silent` seconds."""
         with errors_ignored():
             self._show(progress, silent)
 
-    def _show(self, progress: vllm.Progress, silent: float) -> None:
+    def _show(self, progress: supervised.Progress, silent: float) -> None:
         if progress.phase == "ready":
             self._close()
             return
         if self._phase is None:
             self._started = time.monotonic()
             self._silences = 0
-        text, silences = _PHASES[progress.phase], int(silent // _SILENT_S)
+        text, silences = _PHASES[progress.phase].format(engine=self._engine), int(silent // _SILENT_S)
         if self._console.is_terminal:
             self._draw(progress, f"{text}, silent for {silent:.0f} s" if silences else text)
         else:
@@ -68,7 +69,7 @@ class StartupProgress:
             if progress.phase != self._phase:
                 self._console.print(text if self._phase is None else f"{text}, {elapsed}", style="dim")
             elif silences > self._silences:
-                self._console.print(f"{elapsed} vLLM has been silent for {silent:.0f} s", style="dim")
+                self._console.print(f"{elapsed} {self._engine} has been silent for {silent:.0f} s", style="dim")
         self._phase, self._silences = progress.phase, silences
 
     def say(self, text: str) -> None:
@@ -78,7 +79,7 @@ class StartupProgress:
             for line in text.splitlines():
                 self._console.print(Text(visible(line), PROBLEM), soft_wrap=True)
 
-    def _draw(self, progress: vllm.Progress, text: str) -> None:
+    def _draw(self, progress: supervised.Progress, text: str) -> None:
         if self._bar is None:
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
             self._bar = Progress(*columns, TimeElapsedColumn(), console=self._console, transient=True)

@@ -11,7 +11,7 @@ from typing import Any
 from dovetail.checkpoints.methods import CLEAN_LOOKUP
 from dovetail.errors import PlanError
 from dovetail.gate import per_draft
-from dovetail.plan import memory, pairing, parallel
+from dovetail.plan import llama_cpp, memory, pairing, parallel
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.embedded import LOOKUP_TOKENS
 from dovetail.plan.layers import Setting
@@ -32,7 +32,7 @@ def fixed(target: str, engine: str, method: str | None) -> dict[str, Any]:
         "draft_tokens": lengths.get(method, _DRAFT_TOKENS),
         "prompt_lookup_min": CLEAN_LOOKUP if method == "ngram" else None,
         "dtype": "float32" if embedded else None,
-        "max_batch": 16 if embedded else None,
+        "max_batch": {"embedded": 16, llama_cpp.NAME: llama_cpp.SEQUENCES}.get(engine),
         "strict": "schema",
         "no_repair": "none",
         "on_malformed_call": "error",
@@ -59,6 +59,8 @@ def sizes(plan: Candidate) -> tuple[dict[str, Any], list[Advice]]:
     if plan.value("context") is None:
         sizes["context"] = context
     gpus = plan.gpus
+    if plan.engine == llama_cpp.NAME:
+        return _for_llama_cpp(plan, sizes, whose)
     if gpus is None or plan.engine == "embedded":
         return sizes, []
     if plan.value("tensor_parallel_size") is None:
@@ -77,6 +79,21 @@ def sizes(plan: Candidate) -> tuple[dict[str, Any], list[Advice]]:
     sizes["context"] = longest
     note = f"context is {longest:,}, which fits on {gpus}: {context:,}, {whose}, does not fit. --context sets another"
     return sizes, [Advice("warning", "context", note)]
+
+
+def _for_llama_cpp(plan: Candidate, sizes: dict[str, Any], whose: str) -> tuple[dict[str, Any], list[Advice]]:
+    """A context that fits into this machine's memory, for each of the sequences."""
+    if "context" not in sizes:
+        return sizes, []
+    whole, sizes["context"] = sizes["context"], llama_cpp.longest_context(plan, sizes["context"])
+    if sizes["context"] == whole:
+        return sizes, []
+    batch = plan.value("max_batch") or llama_cpp.SEQUENCES
+    note = (
+        f"context is {sizes['context']:,}: the KV cache of {batch} sequences of {whole:,}, {whose}, would take more "
+        "than half of the memory. --context and --max-batch set other sizes"
+    )
+    return sizes, [Advice("note", "context", note)]
 
 
 def _with(plan: Candidate, values: dict[str, Any]) -> Candidate:

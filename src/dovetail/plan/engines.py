@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import msgspec
 
 from dovetail.checkpoints.files import has_weights
+from dovetail.checkpoints.gguf.folder import gguf_file
 from dovetail.checkpoints.tensor_files import check_complete
 from dovetail.errors import CheckpointError, DovetailError, PlanError
-from dovetail.plan import embedded
+from dovetail.plan import embedded, llama_cpp
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.options import BY_NAME, GATE
 from dovetail.plan.parallel import SIZES
@@ -42,7 +43,9 @@ def chat_format(folder: str, *, generic_tools: bool = True) -> ChatFormat:
 
 
 #: Engine -> its name in messages.
-NAMES = {"embedded": "the embedded engine", "vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+NAMES = {"embedded": "the embedded engine", "vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"} | {
+    "llama.cpp": "llama.cpp"
+}
 
 
 def check(plan: Candidate, folders: Mapping[str, str]) -> list[Advice]:
@@ -52,7 +55,14 @@ def check(plan: Candidate, folders: Mapping[str, str]) -> list[Advice]:
     """
     if plan.engine == "embedded":
         return [*_embedded(plan, folders), *_unknown_settings(plan, _USED_BEFORE)]
+    if plan.engine == llama_cpp.NAME:
+        return [*llama_cpp.check(plan, folders), *_unknown_settings(plan, _USED_BEFORE)]
     advice = _check_folder(plan, folders)
+    if plan.engine == "vllm" and gguf_file(folders["target"]) is not None:
+        raise PlanError(
+            f"{plan.text('engine')}, which does not read {plan.target.path}: --engine llama.cpp, or embedded, or give "
+            "the model's original folder"
+        )
     if "://" in plan.engine:
         note = f"the server at {plan.engine} has settings of its own, which this plan must agree with"
         return [*advice, Advice("note", "engine", note)]
@@ -79,7 +89,8 @@ def _embedded(plan: Candidate, folders: Mapping[str, str]) -> list[Advice]:
     """Weights must be on this machine. A model on the hub can be planned for without them, but not served."""
     reason = embedded.why_not(plan)
     if reason is not None:
-        raise PlanError(f"{plan.text('engine')} but {reason}: --engine vllm")
+        other = "vllm" if gguf_file(folders["target"]) is None else llama_cpp.NAME
+        raise PlanError(f"{plan.text('engine')} but {reason}: --engine {other}")
     advice = embedded.check(plan, folders["target"])
     for which, name in (("target", plan.target.path), ("drafter", plan.drafter.path if plan.drafter else "")):
         if which in folders:

@@ -220,7 +220,9 @@ def _row(attention: Attention, dtype: str, layout: Layout) -> float:
     """Bytes of one layer's cache per token on one GPU."""
     kind = "fp8" if layout.kv_dtype.startswith("fp8") else layout.kv_dtype
     # NVFP4 has an eight-bit scale for every sixteen elements.
-    element = {"fp8": 1.0, "nvfp4": 0.5625}.get(kind) or dtype_bits(dtype if kind == "auto" else kind) / 8
+    # A quantized type is of weights only.
+    bits = max(dtype_bits(dtype), 16.0) if kind == "auto" else dtype_bits(kind)
+    element = {"fp8": 1.0, "nvfp4": 0.5625}.get(kind) or bits / 8
     if attention.kind != "mla":
         return 2 * max(1.0, attention.kv_heads / layout.tensor) * attention.head_dim * element
     rank, rope = attention.kv_lora_rank or 0, attention.rope_dim or 0

@@ -44,13 +44,13 @@ _ADDRESS = re.compile(r"\s*(https?|dns|kubernetes)://[^\s/?#]+\S*\s*")
 
 
 def _validate_engine(value: str) -> None:
-    if value in ("embedded", "vllm") or all(map(_ADDRESS.fullmatch, value.split(","))):
+    if value in ("embedded", "vllm", "llama.cpp") or all(map(_ADDRESS.fullmatch, value.split(","))):
         return
     if value in ("sglang", "trtllm"):
         raise PlanError(f"start it with the command that `dovetail plan --emit {value}` prints, and give its URL")
     raise PlanError(
-        "it can be embedded, vllm, or the URL of a running server, like http://127.0.0.1:8001, or several separated by "
-        "commas; dns://NAME:PORT and kubernetes://SERVICE stand for all servers behind a name"
+        "it can be embedded, vllm, llama.cpp, or the URL of a running server, like http://127.0.0.1:8001, or several "
+        "separated by commas; dns://NAME:PORT and kubernetes://SERVICE stand for all servers behind a name"
     )
 
 
@@ -128,8 +128,8 @@ OPTIONS: tuple[Option, ...] = (
     _what_runs(
         "target",
         _Text,
-        "the model to serve: a checkpoint folder or a hub id",
-        {"embedded": "target", "vllm": "MODEL", "sglang": "--model-path", "trtllm": "MODEL"},
+        "the model to serve: a checkpoint folder, a GGUF file or a hub id",
+        {"embedded": "target", "vllm": "MODEL", "sglang": "--model-path", "trtllm": "MODEL", "llama.cpp": "model"},
         aliases=("model",),
         path="checkpoint",
         command_line=False,  # it is the positional argument
@@ -144,6 +144,7 @@ OPTIONS: tuple[Option, ...] = (
             "vllm": "--speculative-config.model",
             "sglang": "--speculative-draft-model-path",
             "trtllm": "speculative_config.speculative_model",
+            "llama.cpp": "drafter",
         },
         metavar="PATH|none",
         path="checkpoint",
@@ -173,10 +174,11 @@ OPTIONS: tuple[Option, ...] = (
     _what_runs(
         "engine",
         _Text,
-        "the engine that runs the model: Dovetail's own, vLLM, or servers that already run (default: embedded if it "
-        "can run the plan and no GPUs are named or detected, else vllm)",
+        "the engine that runs the model: Dovetail's own, vLLM, llama.cpp, or servers that already run (default: for a "
+        "GGUF file llama.cpp if it is found, else embedded; for others embedded if it can run the plan and no GPUs are "
+        "named or detected, else vllm)",
         gateway=True,
-        metavar="embedded|vllm|URL[,URL]|dns://NAME:PORT|kubernetes://SERVICE",
+        metavar="embedded|vllm|llama.cpp|URL[,URL]|dns://NAME:PORT|kubernetes://SERVICE",
         common=True,
         validate=_validate_engine,
     ),
@@ -189,6 +191,7 @@ OPTIONS: tuple[Option, ...] = (
             "vllm": "--speculative-config.method",
             "sglang": "--speculative-algorithm",
             "trtllm": "speculative_config.decoding_type",
+            "llama.cpp": "method",
         },
         unset_word="none",
         common=True,
@@ -202,6 +205,7 @@ OPTIONS: tuple[Option, ...] = (
             "vllm": "--speculative-config.num_speculative_tokens",
             "sglang": "--speculative-num-steps",
             "trtllm": "speculative_config.max_draft_len",
+            "llama.cpp": "draft_tokens",
         },
         metavar="K",
         common=True,
@@ -360,22 +364,24 @@ OPTIONS: tuple[Option, ...] = (
             "vllm": "--max-model-len",
             "sglang": "--context-length",
             "trtllm": "--max_seq_len",
+            "llama.cpp": "context",
         },
         metavar="TOKENS",
-        aliases=("max_model_len",),
+        aliases=("max_model_len", "ctx_size"),
         common=True,
     ),
     _engine(
         "max_batch",
         _Degree,
-        "most sequences that run at once (embedded: 16)",
+        "most sequences that run at once (embedded: 16, llama.cpp: 4)",
         {
             "embedded": "max_batch",
             "vllm": "--max-num-seqs",
             "sglang": "--max-running-requests",
             "trtllm": "--max_batch_size",
+            "llama.cpp": "--parallel",
         },
-        aliases=("max_num_seqs",),
+        aliases=("max_num_seqs", "parallel"),
         common=True,
     ),
     _engine(
@@ -387,6 +393,7 @@ OPTIONS: tuple[Option, ...] = (
             "vllm": "--max-num-batched-tokens",
             "sglang": "--chunked-prefill-size",
             "trtllm": "--max_num_tokens",
+            "llama.cpp": "--batch-size",
         },
         metavar="TOKENS",
         aliases=("max_num_batched_tokens",),
@@ -491,9 +498,17 @@ OPTIONS: tuple[Option, ...] = (
         path="file",
     ),
     _engine(
+        "llama_server",
+        _Text | None,
+        "llama.cpp's server (default: the `llama-server` beside this Python, else on the PATH)",
+        gateway=True,
+        metavar="PROGRAM",
+        path="file",
+    ),
+    _engine(
         "engine_log",
         _Text | None,
-        "file for vLLM's output (default: ~/.local/state/dovetail/vllm-PORT.log)",
+        "file for the output of vLLM or llama.cpp (default: ~/.local/state/dovetail/ENGINE-PORT.log)",
         gateway=True,
         metavar="FILE",
         path="file",
@@ -576,7 +591,13 @@ OPTIONS: tuple[Option, ...] = (
         "threads",
         Annotated[int, Meta(ge=1, le=1024)] | None,
         "CPU threads (default: the engine's choice)",
-        {"embedded": "threads"},
+        {"embedded": "threads", "llama.cpp": "--threads"},
+    ),
+    _machine(
+        "gpu_layers",
+        Annotated[int, Meta(ge=0, le=1024)] | None,
+        "how many layers llama.cpp puts on a GPU (default: as many as fit)",
+        {"llama.cpp": "--gpu-layers"},
     ),
     _serving(
         "format",

@@ -37,7 +37,7 @@ def _misfit(target: Target, drafter: Drafter, why: str) -> PlanError:
 
 
 def _engine(plan: Candidate, drafter: Drafter) -> None:
-    if plan.engine in ("embedded", "vllm", "sglang", "trtllm"):
+    if plan.engine in ("embedded", "vllm", "sglang", "trtllm", "llama.cpp"):
         reason = cannot_run(drafter, plan.engine)
         if reason is not None:
             raise PlanError(
@@ -47,7 +47,7 @@ def _engine(plan: Candidate, drafter: Drafter) -> None:
 
 
 def cannot_run(drafter: Drafter, engine: str) -> str | None:
-    """Why `engine` ("embedded", "vllm", "sglang", "trtllm") cannot run the drafter, None when it can.
+    """Why `engine` ("embedded", "vllm", "sglang", "trtllm", "llama.cpp") cannot run the drafter, None when it can.
 
     The embedded engine's own check of the configs (`plan.embedded`) finds further reasons.
 
@@ -74,6 +74,8 @@ def cannot_run(drafter: Drafter, engine: str) -> str | None:
     elif engine == "sglang":
         if drafter.method == "peagle":
             return "SGLang 0.5.23 has no P-EAGLE; vLLM runs it"
+    elif engine == "llama.cpp" and drafter.method in ("peagle", "domino"):
+        return f"llama.cpp has no {drafter.method}; it runs draft models, EAGLE-3, MTP, DFlash and DSpark"
     elif engine == "trtllm" and drafter.method in ("dspark", "domino", "peagle"):
         return f"TensorRT-LLM has no {drafter.method}; it runs EAGLE-3, DFlash, MTP and draft models"
     return None

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.checkpoints.files import has_tokenizer
+from dovetail.checkpoints.gguf.folder import gguf_file
 from dovetail.checkpoints.resolver import CheckpointResolver
 from dovetail.errors import CheckpointError, DovetailError, PlanError
-from dovetail.plan import defaults, drafting_precedence, embedded, engines, fit, memory, pairing, parallel
+from dovetail.plan import defaults, drafting_precedence, embedded, engines, fit, llama_cpp, memory, pairing, parallel
 from dovetail.plan.advice import advise
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.discovery import Discovery, discover
@@ -163,7 +164,7 @@ def _folders(discovery: Discovery, checkpoints: CheckpointResolver, advice: list
 
 
 def _engine(discovery: Discovery, folders: Mapping[str, str], default: str | None) -> tuple[str, str | None]:
-    """The engine, and the reason for it if no layer sets one and it is vLLM."""
+    """The engine, and the reason for it if no layer sets one and it is vLLM or llama.cpp."""
     settings = combined(discovery.layers)
     if "engine" in settings:
         engine: str = settings["engine"].value
@@ -174,12 +175,27 @@ def _engine(discovery: Discovery, folders: Mapping[str, str], default: str | Non
         return default or "vllm", None
     candidate = Candidate(discovery.target, discovery.drafter, settings, discovery.gpus)
     reason = embedded.why_not(candidate)
+    if gguf_file(folders["target"]) is not None:
+        return _engine_of_gguf(value(settings, "llama_server"), reason)
     if reason is not None:
         return "vllm", f"vLLM is needed: {reason}"
     reason = embedded.not_intended(candidate, folders, demo=DEMO in discovery.recipes)
     if reason is not None:
         return "vllm", f"vLLM is chosen: {reason}"
     return "embedded", None
+
+
+def _engine_of_gguf(program: str | None, not_embedded: str | None) -> tuple[str, str]:
+    """The engine for a GGUF file: llama.cpp where it is, because it computes with the file's own weights."""
+    if llama_cpp.is_here(program):
+        return (
+            llama_cpp.NAME,
+            "llama.cpp is chosen: it runs the GGUF file as it is. --engine embedded runs it in float32",
+        )
+    if not_embedded is None:
+        less = "as it is, in less memory and time"
+        return "embedded", f"the weights become float32: llama.cpp, which is not here, would run the GGUF file {less}"
+    return llama_cpp.NAME, f"llama.cpp is needed: {not_embedded}"
 
 
 def _defaults(discovery: Discovery, folders: Mapping[str, str], engine: str, advice: list[Advice]) -> dict[str, Any]:
@@ -260,13 +276,16 @@ def _fit(candidate: Candidate) -> Fit:
         kinds = (candidate.value("kv_cache_dtype") or "auto", embedded.draft_cache(candidate))
         kv, draft_kv = (candidate.value("dtype") if kind == "auto" else kind for kind in kinds)
         layout = memory.Layout(kv_dtype=kv, draft_kv_dtype=draft_kv)
+    elif candidate.engine == llama_cpp.NAME:
+        layout = memory.Layout(kv_dtype=llama_cpp.cache_type(candidate))
     per_token = memory.per_token_of(candidate.target, candidate.drafter, layout)
     if embedded_engine and parallel.embedded_sizes(candidate).tensor > 1 and per_token is not None:
         # On the first rank, which has the drafter.
         per_token += embedded.rank_cache_bytes(candidate)
         per_token -= memory.per_token_of(candidate.target, None, layout) or 0
     each = None
-    if candidate.gpus is not None and not embedded_engine:
+    divided = candidate.engine not in ("embedded", llama_cpp.NAME)
+    if candidate.gpus is not None and divided:
         each = memory.budget(candidate.target, candidate.drafter, layout, candidate.gpus.gpu)
     weights, draft = candidate.target.weights, candidate.drafter.weights if candidate.drafter else None
     return Fit(
@@ -276,7 +295,7 @@ def _fit(candidate: Candidate) -> Fit:
         weights_from=weights.source,
         drafter_weights=draft.bytes if draft else 0,
         cache_per_token=per_token,
-        gpus=None if embedded_engine or candidate.gpus is None else str(candidate.gpus),
-        gpus_used=0 if embedded_engine else layout.gpus,
+        gpus=str(candidate.gpus) if divided and candidate.gpus is not None else None,
+        gpus_used=layout.gpus if divided else 0,
         each=each,
     )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.backends.remote.crash_suspects import MOST_DEATHS, WINDOW_S, CrashSuspects
-from dovetail.backends.vllm.engine import CRASH_WINDOW_S, MOST_CRASHES
+from dovetail.backends.supervised.engine import CRASH_WINDOW_S, MOST_CRASHES
 from dovetail.errors import InvalidRequest
 
 

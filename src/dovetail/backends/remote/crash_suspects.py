@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dovetail.errors import InvalidRequest
 
 #: A prompt is refused after this many deaths within `WINDOW_S` seconds. vLLM is given up after more of them
-#: (`backends.vllm.engine`), so one prompt alone never ends Dovetail.
+#: (`backends.supervised.engine`), so one prompt alone never ends Dovetail.
 MOST_DEATHS = 3
 WINDOW_S = 1800.0
 #: The most prompts to remember; the oldest death is forgotten first.

@@ -1,10 +1,9 @@
-"""Advice for known errors of vLLM, and the meaning of exit codes, in words."""
+"""Advice for known errors of vLLM, in words."""
 
 from __future__ import annotations
 
 import difflib
 import re
-import signal
 
 _MEMORY = (
     "use less, or have more: a shorter --context, a smaller --max-batch, --kv-cache-dtype fp8, more GPUs "
@@ -78,14 +77,3 @@ def nearest(option: str, known: list[str]) -> str | None:
     """The question "did you mean --a or --b?" with the most similar `known` options; None if none is similar."""
     near = difflib.get_close_matches(option.partition("=")[0], known, n=2)
     return f"did you mean {' or '.join(near)}?" if near else None
-
-
-def ending(code: int) -> str:
-    """What an exit code means, in words. Above 128 it is 128 + the number of a signal, as in shells."""
-    try:
-        name = signal.Signals(code - 128).name
-    except ValueError:
-        return f"exit code {code}"
-    if name == "SIGKILL":
-        return "killed (SIGKILL): the system may have run out of memory, which its log (dmesg) tells"
-    return f"ended by {name}"

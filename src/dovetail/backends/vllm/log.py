@@ -7,26 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-Phase = Literal["starting", "download", "load", "compile", "allocate", "capture", "ready"]
-
-
-class Progress(NamedTuple):
-    """The phase of vLLM's start, and how much of it is done, if the log says so."""
-
-    phase: Phase
-    done: int | None = None
-    total: int | None = None
-
-
-class Failure(NamedTuple):
-    """Why vLLM ended: the error, and the log lines that show it. `drafter`: the drafter was being loaded."""
-
-    error: str
-    lines: tuple[str, ...]
-    drafter: bool = False
-
+from dovetail.backends.supervised.program import Failure, Phase, Progress
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 #: "(EngineCore pid=12) INFO 11-22 07:55:43 [utils.py:347] ", or parts of it for lines of other writers.

@@ -1,4 +1,4 @@
-"""Finds the program `vllm`, its version and its options, without importing vLLM."""
+"""The program `vllm`: where it is, its version, its options and its output, without importing vLLM."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from dovetail.backends.supervised.program import Failure, Progress
+from dovetail.backends.vllm import log
+from dovetail.backends.vllm.advice import advice, nearest, unknown
 from dovetail.errors import PlanError
 
 _ASK = "import sys; sys.path[:1] = []; from importlib.metadata import version; print(version('vllm'))"
@@ -70,3 +74,29 @@ def _output(command: list[str]) -> str | None:
 def options(program: str) -> list[str]:
     """All options of `program serve`; none if it does not list them. Takes as long as starting vLLM."""
     return sorted(set(_OPTION.findall(_output([program, "serve", "--help=all"]) or "")))
+
+
+class VLLM:
+    """As in `supervised.program.Program`. `path`: of the program."""
+
+    name, url = "vLLM", "http://vllm"
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def progress(self, line: str) -> Progress | None:
+        return log.progress(line)
+
+    def failure(self, lines: Sequence[str]) -> Failure | None:
+        return log.failure(lines)
+
+    def last(self, lines: Sequence[str]) -> tuple[str, ...]:
+        return log.last(lines)
+
+    def advice(self, failure: Failure) -> list[str]:
+        sentences = []
+        for option in unknown(failure.error):
+            near = nearest(option, options(self._path))
+            sentences.append(f"vLLM has no {option}{f': {near}' if near else ''}")
+        hint = advice(failure.error, drafter=failure.drafter)
+        return sentences if hint is None else [*sentences, hint[0].upper() + hint[1:]]

@@ -52,6 +52,15 @@ def only_gguf(folder: Path) -> Path | None:
     return next(iter(first), None)
 
 
+def gguf_file(folder: str | Path) -> Path | None:
+    """The GGUF file whose weights a folder has, the first part of a split one; None if they are in other files."""
+    folder = Path(folder)
+    if any(folder.glob("*.safetensors")):
+        return None
+    first = min(folder.glob("*.gguf"), default=None)
+    return None if first is None else first.resolve()
+
+
 def _write(folder: Path, header: Header) -> None:
     """Make the folder, whole or not at all: another process may make it at the same time."""
     made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))

@@ -1,6 +1,6 @@
 """The header of a GGUF file: its metadata and where its tensors are. No tensor is read.
 
-The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The package `gguf` reads it 30 times as slowly,
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The package `gguf` takes over 20 times as long,
 so only its conversion of weights is used (docs/decisions/0053).
 """
 

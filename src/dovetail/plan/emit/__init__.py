@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.errors import PlanError
-from dovetail.plan.emit import helm, sglang, trtllm, vllm
+from dovetail.plan.emit import helm, llama_cpp, sglang, trtllm, vllm
 from dovetail.plan.emit.command import Command
 from dovetail.plan.layers import Setting
 
 __all__ = ["FORMS", "Command", "emitted"]
 
-FORMS = ("vllm", "sglang", "trtllm", "helm")
+FORMS = ("vllm", "sglang", "trtllm", "llama.cpp", "helm")
 
 
 def emitted(plan: Mapping[str, Setting[Any]], form: str, version: str | None = None) -> str:
@@ -26,6 +26,8 @@ def emitted(plan: Mapping[str, Setting[Any]], form: str, version: str | None = N
             return sglang.command(plan).script()
         case "trtllm":
             return trtllm.command(plan).script()
+        case "llama.cpp":
+            return llama_cpp.command(plan).script()
         case "helm":
             return helm.values(plan, version)
     raise PlanError(f"a plan cannot be written for {form!r}, only for {', '.join(FORMS)}")

@@ -1,6 +1,6 @@
-"""vLLM behind the `Engine` protocol: starts it as a child process, watches it, restarts it when it dies, and stops it.
+"""An engine as a child process: starts it, watches it, restarts it when it dies, and stops it.
 
-Completions go over HTTP, through a `RemoteEngine` with one server. A request that has received nothing when vLLM dies
+Completions go over HTTP, through a `RemoteEngine` with one server. A request that has received nothing when it dies
 waits for the restart and is sent again, once; a request that has begun ends with an `EngineError`.
 """
 
@@ -17,21 +17,20 @@ from typing import BinaryIO, Protocol
 from dovetail.backends.remote import RemoteEngine, Server
 from dovetail.backends.remote.errors import NoServer
 from dovetail.backends.remote.http import Http
-from dovetail.backends.vllm.advice import advice, ending, nearest, unknown
-from dovetail.backends.vllm.child import Child
-from dovetail.backends.vllm.launching import URL, Launch, Socket, open_log
-from dovetail.backends.vllm.log import Progress, failure, last, progress
-from dovetail.backends.vllm.program import options
+from dovetail.backends.supervised.child import Child
+from dovetail.backends.supervised.log_file import open_log
+from dovetail.backends.supervised.program import Launch, Progress, ending
+from dovetail.backends.supervised.socket import Socket
 from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
 from dovetail.errors import EngineBusy, EngineError, EngineTimeout, EngineUnavailable, PlanError
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a request waits for vLLM to come back; a large model loads for minutes.
+#: Seconds that a request waits for the engine to come back; a large model loads for minutes.
 PATIENCE_S = 900.0
 #: Seconds without a line of the log or a downloaded byte after which a start has failed.
 SILENCE_S = 1800.0
-#: Seconds without an answer of /health after which a serving vLLM is killed.
+#: Seconds without an answer of /health after which a serving engine is killed.
 HUNG_S = 300.0
 #: The fifth crash within half an hour is the last. A large model may load for ten minutes before it crashes again.
 CRASH_WINDOW_S = 1800.0
@@ -41,7 +40,7 @@ _POLL_S = 0.2
 _WATCH_S = 5.0
 #: Seconds after a broken request within which a dead engine core shows in /health.
 _NEWS_S = 3.0
-#: Seconds within which an unhealthy vLLM exits; it shuts down in order when one of its processes was killed.
+#: Seconds within which an unhealthy engine exits; vLLM shuts down in order when one of its processes was killed.
 _EXIT_S = 60.0
 
 #: Returns how many bytes of the weights are downloaded, and how many there are.
@@ -49,19 +48,19 @@ Downloaded = Callable[[], tuple[int, int]]
 
 
 class Report(Protocol):
-    """Shows an operator what vLLM does, on a terminal or in a log."""
+    """Shows an operator what the engine does, on a terminal or in a log."""
 
     def progress(self, progress: Progress, silent: float) -> None:
-        """How far the start is, and for how many seconds vLLM has written nothing."""
+        """How far the start is, and for how many seconds the engine has written nothing."""
 
     def say(self, text: str) -> None:
         """A crash, a restart, or anything else that the operator should know."""
 
 
-class VLLMEngine:
+class SupervisedEngine:
     """Runs `launch`, which listens on `socket`, and completes through `server`, the client of that socket.
 
-    `log`: the file for vLLM's output. `downloaded`: given if vLLM has to download the weights.
+    `log`: the file for its output. `downloaded`: given if it has to download the weights.
     `patience_s`, `silence_s`, `hung_s`: see `PATIENCE_S`, `SILENCE_S` and `HUNG_S`. `joined`: called after a restart,
     see `RemoteEngine`.
     """
@@ -80,7 +79,7 @@ class VLLMEngine:
         hung_s: float = HUNG_S,
         joined: Callable[[Server], Coroutine[None, None, None]] | None = None,
     ) -> None:
-        self._launch = launch
+        self._launch, self._program = launch, launch.program
         self._client = RemoteEngine([server], patience_s=patience_s, survived=self._survived, joined=joined)
         self._socket = socket
         self._log = log
@@ -98,7 +97,7 @@ class VLLMEngine:
         self._booting = self._serving = False
         self._progress = Progress("starting")
         self._last_download = 0.0
-        #: Resolves when vLLM is given up, with the error to show the operator. None before `start`.
+        #: Resolves when the engine is given up, with the error to show the operator. None before `start`.
         self.gave_up: asyncio.Future[EngineError] | None = None
 
     @property
@@ -106,7 +105,7 @@ class VLLMEngine:
         return self._client.info
 
     async def start(self) -> None:
-        """Start vLLM and wait until it is healthy. Raises `EngineError`, with the reason, if it does not become so."""
+        """Start it and wait until it is healthy. Raises `EngineError`, with the reason, if it does not become so."""
         if self._starting is not None or self._ending is not None:
             raise EngineError("the engine was started already")
         self._starting = asyncio.create_task(self._start())
@@ -165,7 +164,7 @@ class VLLMEngine:
             raise EngineUnavailable("the engine died while it answered, and is being started again") from error
 
     async def _survived(self, server: Server) -> bool:
-        """Whether vLLM still lives after a request failed. Its engine core may die some time before the child exits."""
+        """Whether it still lives after a request failed. vLLM's engine core may die before the child exits."""
         began, deaths = time.monotonic(), self._deaths
         while self._serving and self._deaths == deaths and self._ending is None:
             if time.monotonic() - began > (_NEWS_S if await server.healthy() else _EXIT_S):
@@ -178,7 +177,7 @@ class VLLMEngine:
         return [*self._client.gauges(), MetricSample("restarts_total", {}, self._restarts)]
 
     async def _keep(self) -> None:
-        """Restart vLLM whenever it dies, until it dies too often."""
+        """Restart the program whenever it dies, until it dies too often."""
         crashes: list[float] = []
         failed_start = ""
         while True:
@@ -189,10 +188,12 @@ class VLLMEngine:
             crashes.append(time.monotonic())
             delay = restart_delay(crashes)
             if delay is None:
-                self.gave_up.set_result(_private(f"vLLM died {MOST_CRASHES} times, the last time: {why}"))
+                self.gave_up.set_result(
+                    _private(f"{self._program.name} died {MOST_CRASHES} times, the last time: {why}")
+                )
                 await self._client.stop()  # ends the requests that wait for a restart
                 return
-            self._report.say(f"vLLM died. {why}. It is started again in {delay:.0f} s")
+            self._report.say(f"{self._program.name} died. {why}. It is started again in {delay:.0f} s")
             self._restarts += 1
             began = time.monotonic() + delay
             try:
@@ -201,14 +202,16 @@ class VLLMEngine:
                 failed_start = error.message
             else:
                 failed_start = ""
-                self._report.say(f"vLLM is back, after {time.monotonic() - began:.0f} s")
+                self._report.say(f"{self._program.name} is back, after {time.monotonic() - began:.0f} s")
 
     def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
-        """Give vLLM up if the keeper failed: nothing would restart vLLM any more."""
+        """Give the engine up if the keeper failed: nothing would restart it any more."""
         error = None if keeper.cancelled() else keeper.exception()
         if error is not None and self.gave_up is not None and not self.gave_up.done():
-            _log.error("vLLM is watched no longer", exc_info=error)
-            self.gave_up.set_result(_private(f"vLLM is watched no longer: {type(error).__name__}: {error}"))
+            _log.error("%s is watched no longer", self._program.name, exc_info=error)
+            self.gave_up.set_result(
+                _private(f"{self._program.name} is watched no longer: {type(error).__name__}: {error}")
+            )
 
     async def _outlive(self, child: Child) -> str:
         """Wait until the child has exited. A child that hangs is killed, and the reason is returned."""
@@ -220,7 +223,8 @@ class VLLMEngine:
                     answered = time.monotonic()
                 elif time.monotonic() - answered > self._hung_s and not child.ended:
                     await child.stop()
-                    return f"vLLM did not answer for {self._hung_s:.0f} s and was ended. Its whole log is {self._log}"
+                    silent = f"did not answer for {self._hung_s:.0f} s and was ended"
+                    return f"{self._program.name} {silent}. Its whole log is {self._log}"
         finally:
             exited.cancel()
             await http.close()
@@ -239,7 +243,7 @@ class VLLMEngine:
         except PlanError as error:
             raise _StartFailed(error.message) from error
         except OSError as error:
-            raise _StartFailed(f"vLLM cannot be started: {error.strerror or error}") from error
+            raise _StartFailed(f"{self._program.name} cannot be started: {error.strerror or error}") from error
         http = self._health_client()
         try:
             while not child.ended:
@@ -251,9 +255,8 @@ class VLLMEngine:
                 self._report.progress(self._progress, silent)
                 if silent > self._silence_s:
                     await child.stop()
-                    raise _StartFailed(
-                        f"vLLM wrote nothing for {silent:.0f} s and was ended. Its whole log is {self._log}"
-                    )
+                    nothing = f"wrote nothing for {silent:.0f} s and was ended"
+                    raise _StartFailed(f"{self._program.name} {nothing}. Its whole log is {self._log}")
                 await asyncio.sleep(_POLL_S)
         finally:
             self._booting = False
@@ -261,7 +264,7 @@ class VLLMEngine:
         raise _StartFailed(await self._explain(child, await child.end(), doing="starting"))
 
     def _health_client(self) -> Http:
-        return Http(URL, "vLLM", None, self._silence_s, self._socket.path)
+        return Http(self._program.url, self._program.name, None, self._silence_s, self._socket.path)
 
     async def _last_downloaded(self) -> float:
         """When the downloaded part last grew; 0 if nothing is downloaded."""
@@ -273,7 +276,7 @@ class VLLMEngine:
         return self._last_download
 
     def _hear(self, line: str) -> None:
-        step = progress(line)
+        step = self._program.progress(line)
         if step is not None and self._booting:
             self._progress = step
             self._report.progress(step, 0)
@@ -281,32 +284,27 @@ class VLLMEngine:
     async def _explain(self, child: Child, code: int, *, doing: str = "serving") -> str:
         """Why a child exited: its exit code, its error, and what to do. Also reports its last lines."""
         log = list(child.lines)
-        diagnosis = failure(log)
-        lines = last(log) if diagnosis is None else diagnosis.lines
+        diagnosis = self._program.failure(log)
+        lines = self._program.last(log) if diagnosis is None else diagnosis.lines
         if lines:
-            self._report.say("\n".join(("vLLM's last lines:", *(f"  {line}" for line in lines))))
-        sentences = [f"vLLM ended while {doing}, {ending(code)}"]
+            self._report.say("\n".join((f"{self._program.name}'s last lines:", *(f"  {line}" for line in lines))))
+        sentences = [f"{self._program.name} ended while {doing}, {ending(code)}"]
         if diagnosis is not None:
             sentences[0] += f": {diagnosis.error.rstrip('.')}"
-            for option in unknown(diagnosis.error):
-                near = nearest(option, await asyncio.to_thread(options, self._launch.arguments[0]))
-                sentences.append(f"vLLM has no {option}{f': {near}' if near else ''}")
-            hint = advice(diagnosis.error, drafter=diagnosis.drafter)
-            if hint is not None:
-                sentences.append(hint[0].upper() + hint[1:])
+            sentences += await asyncio.to_thread(self._program.advice, diagnosis)
         ended = (sentence if sentence.endswith("?") else f"{sentence}." for sentence in sentences)
         return " ".join((*ended, f"Its whole log is {self._log}"))
 
 
 def _private(message: str) -> EngineError:
-    """An error for the operator only, because its message quotes vLLM's log."""
+    """An error for the operator only, because its message quotes the engine's log."""
     error = EngineError(message)
     error.private = True
     return error
 
 
 class _StartFailed(EngineError):
-    """vLLM did not become healthy."""
+    """The engine did not become healthy."""
 
 
 def restart_delay(crashes: Sequence[float]) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.backends.vllm import supervisor
+from dovetail.backends.supervised import supervisor
 from tests.backends.vllm_program import alive
 
 PATIENCE_S = 30.0

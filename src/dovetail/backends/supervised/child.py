@@ -1,4 +1,4 @@
-"""vLLM as a child process under a supervisor process: its output goes to a log file and to memory."""
+"""An engine as a child process under a supervisor process: its output goes to a log file and to memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO
 
-from dovetail.backends.vllm import supervisor
+from dovetail.backends.supervised import supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ _ORPHANS_GRACE_S = 2.0
 
 
 class Child:
-    """One run of vLLM, which listens on the Unix socket `path`.
+    """One run of the engine, which listens on the Unix socket `path`.
 
     Its output is appended to `log`, and each line is passed to `heard`. The supervisor waits `pause` seconds before it
-    starts vLLM, and removes `path` when Dovetail has gone. `path`, `log` and `heard` are shared by all runs.
+    starts it, and removes `path` when Dovetail has gone. `path`, `log` and `heard` are shared by all runs.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Child:
         return await asyncio.shield(self._life)
 
     async def stop(self) -> None:
-        """End vLLM and all of its processes, and wait for that."""
+        """End the engine and all of its processes, and wait for that."""
         if self._supervisor is None or self._supervisor.stdin is None:
             return
         self._supervisor.stdin.close()
@@ -139,5 +139,5 @@ class Child:
             self.lines.append(text)
             try:
                 self._heard(text)
-            except Exception:  # vLLM would block for ever if its output were no longer read
+            except Exception:  # the engine would block for ever if its output were no longer read
                 _log.exception("a line of the log was lost")
