@@ -14,19 +14,23 @@ from dovetail.errors import PlanError
 
 _PATIENCE_S = 30
 _VERSION = re.compile(r"version: (\S+)")
-#: Time, level and part of the program before a message, each of which may be missing.
-_PREFIX = re.compile(r"(?:\x1b\[[0-9;]*m)*(?:[\d.:]+ )?(?:[DIWE] )?(?:\x1b\[[0-9;]*m)*(?:(?:srv|main|slot|cmn|que) +)?")
+#: "0.00.028.319 E srv  ": the time, the level and the part of the program, which lines of other writers lack.
+_PREFIX = re.compile(
+    r"(?:\x1b\[[0-9;]*m)*(?:[\d.]+ (?P<level>[DIWE]) )?(?:\x1b\[[0-9;]*m)*(?:(?:srv|cmn|slot|que)\s+)?"
+)
 _PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
-    ("load", re.compile(r"loading model|load_model|llama_model_loader|load_tensors|llama_prepare_model_devices")),
-    ("allocate", re.compile(r"llama_context|llama_kv_cache|common_context|graph_reserve|sched_reserve")),
-    ("compile", re.compile(r"common_init_from_params: warming up|initializing slots|init: chat template")),
+    ("load", re.compile(r"(?:load_model: |common_speculative_init_result: )?loading (?:draft )?model")),
+    ("allocate", re.compile(r"(?:init: )?llama threadpool init|load_model: initializing")),
+    ("ready", re.compile(r"llama_server: (?:model loaded|listening on)")),
 )
 _SHOWN = 8
-_ERROR = re.compile(r"error|failed|unable|cannot|can't|couldn't|invalid|out of memory|unknown|terminate", re.IGNORECASE)
-#: A message that only says that another one has ended the start.
+#: An error without a level: of the command line, of the system's loader, or of C++.
+_ERROR = re.compile(r"error: |error while |terminate called|what\(\):|.*: error while loading shared libraries")
+#: An error that only says that there was another one.
 _SECOND_HAND = re.compile(
-    r"exiting due to|failed to load model|failed to initialize|error loading model$|common_init|to show .*usage"
+    r"failed to (?:load|read|initialize|create)|trying to fit params|exiting due to|terminate called"
 )
+_WHERE = re.compile(r"(?:\w+: |error: |error loading model: |what\(\): *)+")
 #: (pattern in the error, advice).
 _KNOWN = (
     (
@@ -42,19 +46,18 @@ _KNOWN = (
         "This llama.cpp is older than the file: a newer one may read it",
     ),
     (
-        r"corrupted or incomplete|not within the file bounds|invalid magic|tensor .* data|read error",
+        r"corrupted or incomplete|invalid magic|read error|wrong shape|key not found",
         "The file is incomplete or damaged: download it again",
     ),
     (
-        r"draft model|speculative|vocab type must match",
-        "The drafter may belong to another model: --drafter none serves without it",
-    ),
-    (
         r"invalid argument|unknown argument|error while handling argument",
-        "This llama.cpp has other options than Dovetail uses: a newer one (0.5.0 was tried) has them",
+        "This llama.cpp has other options than Dovetail uses: 0.5.0 was tried",
     ),
+    (r"couldn't bind", "Another --port, or another TMPDIR"),
     (r"error while loading shared libraries|libcuda", "The installation of llama.cpp is broken"),
 )
+
+_DRAFTER = "It was loading the drafter, which may belong to another model: --drafter none serves without it"
 
 
 def version(program: str) -> str:
@@ -77,26 +80,31 @@ class LlamaServer:
     name, url = "llama.cpp", "http://llama.cpp"
 
     def progress(self, line: str) -> Progress | None:
-        message = _message(line)
+        message = _read(line)[1]
         return next((Progress(phase) for phase, pattern in _PHASES if pattern.match(message)), None)
 
     def failure(self, log: Sequence[str]) -> Failure | None:
-        """The last error that says more than that there was one."""
-        messages = [_message(line) for line in log]
-        errors = [message for message in messages if _ERROR.search(message)]
+        """The first error that says more than that there was one."""
+        errors = [
+            message for level, message in map(_read, log) if level == "E" or (not level and _ERROR.match(message))
+        ]
         own = [message for message in errors if not _SECOND_HAND.search(message)] or errors
-        return Failure(own[-1], tuple(errors[-_SHOWN:])) if own else None
+        if not own:
+            return None
+        drafter = any("draft model" in message for message in errors)
+        return Failure(_WHERE.sub("", own[0], count=1) or own[0], tuple(errors[:_SHOWN]), drafter)
 
     def last(self, log: Sequence[str]) -> tuple[str, ...]:
-        return tuple(message for message in map(_message, log) if message.strip(". "))[-_SHOWN:]
+        return tuple(message for _, message in map(_read, log) if message)[-_SHOWN:]
 
     def advice(self, failure: Failure) -> list[str]:
-        return [next((hint for pattern, hint in _KNOWN if re.search(pattern, failure.error)), "")][
-            : bool(failure.error)
-        ]
+        hints = [hint for pattern, hint in _KNOWN if re.search(pattern, failure.error)][:1]
+        return [*hints, _DRAFTER] if failure.drafter else hints
 
 
-def _message(line: str) -> str:
+def _read(line: str) -> tuple[str, str]:
+    """The level of a line, "" if it has none, and its message."""
+    line = _COLOUR.sub("", line)
     match = _PREFIX.match(line)
     assert match is not None  # every part of the pattern is optional
-    return line[match.end() :].rstrip()
+    return match["level"] or "", line[match.end() :].strip()
