@@ -236,7 +236,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     `vocab_size`: the number of token ids, which is the width of a constraint's mask.
     `eos_ids`: the tokens that end a turn.
     `draft_tokens`: the most tokens that the engine drafts in a step; 0 also when an engine behind HTTP does not say.
-    `enforces`: what the engine enforces of a completion: its `constraint`, or its `grammar` in one of two notations.
+    `enforces`: what the engine enforces of a completion: its `constraint`, its `grammar` in one of two
+    notations, or nothing.
     `prompt_logprobs`: whether the engine reports the log probabilities of a prompt's tokens.
     `bounds_reasoning`: whether the engine keeps to a completion's `reasoning_budget`.
     `reports_steps`: whether each batch is one step. Over HTTP, one batch may cover several.
@@ -249,7 +250,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     vocab_size: int
     eos_ids: tuple[int, ...]
     draft_tokens: int
-    enforces: Literal["constraint", "lark", "structural_tag"] = "constraint"
+    enforces: Literal["constraint", "lark", "structural_tag", "nothing"] = "constraint"
     prompt_logprobs: bool = False
     bounds_reasoning: bool = False
     reports_steps: bool = False

@@ -255,9 +255,9 @@ def test_letters_are_gpt2s() -> None:
 @pytest.mark.skipif("DOVETAIL_LLAMA_CPP" not in os.environ, reason="DOVETAIL_LLAMA_CPP names no folder of llama.cpp")
 def test_ids_are_llama_cpps() -> None:
     """On the vocabularies and texts that llama.cpp tests itself with (tests/llama_cpp/setup.sh)."""
-    files = sorted(Path(os.environ["DOVETAIL_LLAMA_CPP"], "vocabularies").glob("*.gguf"))
+    texts_of = sorted(Path(os.environ["DOVETAIL_LLAMA_CPP"], "vocabularies").glob("*.gguf.inp"))
     compared = 0
-    for file in files:
+    for file in (each.with_suffix("") for each in texts_of):
         header = read_header(file)
         try:
             spec = tokenizer_json(header.metadata, file)

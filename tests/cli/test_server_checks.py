@@ -59,7 +59,7 @@ def test_a_server_has_to_keep_to_the_plan_s_budget(
 
     async def check(plan: Any, server: Any) -> None:
         if started:
-            await check_started(plan, fmt, tokenizer, server)
+            await check_started(plan, fmt, tokenizer, lambda warning: None, server)
         else:
             await check_server(plan, fmt, tokenizer, lambda warning: None, server)
 

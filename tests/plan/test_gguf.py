@@ -54,9 +54,8 @@ def test_memory_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert plan.fit is not None and plan.fit.cache_per_token == 2 * 2 * 2 * 16 * 2, "float16"
     assert "(4 × 128 tokens × 256 bytes in float16)" in notes(plan)
     monkeypatch.setattr(llama_cpp, "machine_memory", lambda: 10_000)
-    assert "this machine has 0.0 GB: a smaller --context or --max-batch" in notes(
-        resolve(str(tmp_path / "tiny.gguf"), {})
-    )
+    plan = resolve(str(tmp_path / "tiny.gguf"), {})
+    assert "this machine has 0.0 GB: a smaller --context or --max-batch" in notes(plan)
 
 
 def test_the_context_is_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def _started_engine(
     log = supervised.log_path(plan.value("engine_log"), plan.value("engine"), plan.value("port"))
     console.print(Text(f"{program.name} {version} ({launch.arguments[0]}) writes to {log}", "dim"), soft_wrap=True)
     vocabulary = read_vocabulary(Path(plan.folders["target"]), tokenizer)
-    check = until_passed(partial(check_started, plan, fmt, tokenizer))
+    check = until_passed(partial(check_started, plan, fmt, tokenizer, progress.say))
     deadlines, down_s = _deadlines(plan), plan.value("engine_down_timeout") or supervised.PATIENCE_S
     server = Server(program.url, vocabulary, key=launch.key, path=socket.path, check=check, deadlines=deadlines)
     return supervised.SupervisedEngine(

@@ -42,12 +42,19 @@ async def check_server(
         await _check_enforced(fmt, tokenizer, server, _REASONING_PARSER)
 
 
-async def check_started(plan: Plan, fmt: Format, tokenizer: Tokenizer, server: Server) -> None:
-    """Check that a vLLM that Dovetail started keeps to the plan's budget, and enforces schemas if guidance has to.
+async def check_started(
+    plan: Plan, fmt: Format, tokenizer: Tokenizer, warn: Callable[[str], None], server: Server
+) -> None:
+    """Check that an engine that Dovetail started keeps to the plan's budget, and enforces schemas if it has to.
 
-    Raises `EngineError`.
+    Warns where it enforces none and only the default asks for them. Raises `EngineError`.
     """
     _check_bounded(plan, server)
+    missing = None if server.limits is None else server.limits.no_grammar
+    if missing is not None and plan.value("strict") != "off":
+        if plan.settings["strict"].source != "default":
+            raise EngineError(f"{server.name} does not enforce the schemas of calls: {missing}")
+        warn(f"warning: calls are not constrained, only read and checked, because {missing.partition(';')[0]}")
     if plan.value("strict") != "off" and plan.value("grammar_backend") == "guidance":
         await _check_enforced(fmt, tokenizer, server, _GRAMMAR_BACKEND)
 

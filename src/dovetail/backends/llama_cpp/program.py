@@ -15,9 +15,8 @@ from dovetail.errors import PlanError
 _PATIENCE_S = 30
 _VERSION = re.compile(r"version: (\S+)")
 #: "0.00.028.319 E srv  ": the time, the level and the part of the program, which lines of other writers lack.
-_PREFIX = re.compile(
-    r"(?:\x1b\[[0-9;]*m)*(?:[\d.]+ (?P<level>[DIWE]) )?(?:\x1b\[[0-9;]*m)*(?:(?:srv|cmn|slot|que)\s+)?"
-)
+_PREFIX = re.compile(r"(?:[\d.]+ (?P<level>[DIWE]) )?(?:(?:srv|cmn|slot|que)\s+)?")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
     ("load", re.compile(r"(?:load_model: |common_speculative_init_result: )?loading (?:draft )?model")),
     ("allocate", re.compile(r"(?:init: )?llama threadpool init|load_model: initializing")),

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing
+from typing import Literal
 
 from dovetail.backends.remote import routing
 from dovetail.backends.remote.crash_suspects import CrashSuspects
@@ -101,7 +102,7 @@ class RemoteEngine:
             infos[0].vocab_size,
             infos[0].eos_ids,
             max(info.draft_tokens for info in infos),
-            "lark" if all(info.enforces == "lark" for info in infos) else "structural_tag",
+            _enforced(infos),
             all(info.prompt_logprobs for info in infos),
             all(info.bounds_reasoning for info in infos),
             salts_cache=all(info.salts_cache for info in infos),
@@ -350,3 +351,9 @@ def _agree(busy: Sequence[EngineBusy]) -> None:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _enforced(infos: Sequence[EngineInfo]) -> Literal["lark", "structural_tag", "nothing"]:
+    """The notation of servers that enforce a grammar, as long as one of them does."""
+    notations = {info.enforces for info in infos} - {"nothing"}
+    return "nothing" if not notations else "lark" if notations == {"lark"} else "structural_tag"

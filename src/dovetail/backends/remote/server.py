@@ -161,7 +161,7 @@ class Server:
             vocabulary.size,
             vocabulary.eos_ids,
             limits.draft_tokens or 0,
-            limits.grammar,
+            limits.grammar if limits.no_grammar is None else "nothing",
             prompt_logprobs=self._dialect is not None and self._dialect.scores_prompts,
             bounds_reasoning=limits.bounds_reasoning,
             salts_cache=self._dialect is not None and self._dialect.salts_cache,

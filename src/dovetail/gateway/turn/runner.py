@@ -368,7 +368,9 @@ class TurnRunner:
         Plain text has one too, which only keeps a call from beginning. It is left out with `strict` "off", and where it
         would end an answer that `ignore_eos` or `min_tokens` keep open, or where the prompt does not open an answer.
         """
-        strict = request.extension.strict or self._defaults.strict
+        # A request that asks for no level goes on without one where the engine enforces nothing.
+        usual = "off" if self._engine.info.enforces == "nothing" else self._defaults.strict
+        strict = request.extension.strict or usual
         opens_answer = request.add_generation_prompt or request.continue_final_message
         if language.is_free and (strict == "off" or request.ignore_eos or request.min_tokens or not opens_answer):
             return None
