@@ -1,6 +1,6 @@
 # Sets itself up in .venv and runs things; nothing else has to be installed first but Python 3.11 or later.
 #
-#   make serve [PORT=8000] [ARGS=…]     make demo     make test     make bench
+#   make serve [PORT=8000] [ARGS=…]     make demo [MODEL=smollm2]     make test     make bench
 #
 # CONTRIBUTING.md has the other targets and commands.
 #
@@ -45,7 +45,7 @@ test-slow: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=$(PROFILE) -m "(slow or hypothesis) and not proof" $(ARGS)
 
 demo: $(VENV)/.dev
-	@$(BIN)/python -m demo $(ARGS)
+	@$(BIN)/python -m demo $(if $(MODEL),--demo $(MODEL)) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -27,17 +27,23 @@ STYLES = {
 RUNS = 3  # of each kind, in turns, so that other load on the machine meets both alike; the fastest of each counts
 
 
+#: A small model that was not made for these tools calls one if it has to, and then answers in words.
+_OF_ANOTHER_MODEL = ("required", "none")
+
+
 def main() -> int:
     console = Console(highlight=False)
+    choices = _OF_ANOTHER_MODEL if "--demo" in sys.argv else ("auto",)
     with _server(sys.argv[1:]) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         model = client.models.list().data[0].id
         console.print(Text.assemble((model, "bold"), f" at {url}, speculation on"))
-        converse(client, model, speculate=True, show=_shower(console))
+        converse(client, model, speculate=True, show=_shower(console), choices=choices)
         console.print(f"\n\n[dim]measuring: the same conversation {RUNS} times with speculation off and on[/]\n")
         runs: dict[bool, list[list[Answer]]] = {False: [], True: []}
         for _ in range(RUNS):
             for speculate, done in runs.items():
-                done.append(converse(client, model, speculate=speculate, show=lambda kind, text: None))
+                run = converse(client, model, speculate=speculate, show=lambda kind, text: None, choices=choices)
+                done.append(run)
     console.print(_figures(*(min(done, key=_seconds) for done in runs.values())))
     return 0
 

@@ -29,13 +29,16 @@ class Answer:
     seconds: float
 
 
-def ask(client: openai.OpenAI, model: str, messages: list[Any], *, speculate: bool, show: Show) -> Answer:
-    """Stream one greedy answer to `messages`."""
+def ask(
+    client: openai.OpenAI, model: str, messages: list[Any], *, speculate: bool, show: Show, choice: Any = "auto"
+) -> Answer:
+    """Stream one greedy answer to `messages`. `choice`: the request's tool_choice."""
     started = time.perf_counter()
     stream = client.chat.completions.create(
         model=model,
         messages=messages,
         tools=TOOLS,
+        tool_choice=choice,
         temperature=0,
         max_tokens=200,
         stream=True,
@@ -73,15 +76,21 @@ def ask(client: openai.OpenAI, model: str, messages: list[Any], *, speculate: bo
     return Answer(message, usage.completion_tokens, cost["steps"], cost["drafted"], cost["accepted"], seconds)
 
 
-def converse(client: openai.OpenAI, model: str, *, speculate: bool, show: Show) -> list[Answer]:
-    """The whole script: every request, the calls that the model makes for it, their results and its answers."""
+def converse(
+    client: openai.OpenAI, model: str, *, speculate: bool, show: Show, choices: tuple[str, ...] = ("auto",)
+) -> list[Answer]:
+    """The whole script: every request, the calls that the model makes for it, their results and its answers.
+
+    `choices`: the tool_choice of the answers to a request, one after the other; the last one goes on.
+    """
     messages: list[dict[str, Any]] = []
     answers: list[Answer] = []
     for request in REQUESTS:
         messages.append({"role": "user", "content": request})
         show("user", request)
-        for _ in range(_ROUNDS):
-            answers.append(ask(client, model, messages, speculate=speculate, show=show))
+        for number in range(_ROUNDS):
+            choice = choices[min(number, len(choices) - 1)]
+            answers.append(ask(client, model, messages, speculate=speculate, show=show, choice=choice))
             turn = answers[-1].message
             messages.append(turn)
             for call in turn.get("tool_calls", ()):

@@ -252,10 +252,12 @@ def test_letters_are_gpt2s() -> None:
     assert len(set(LETTERS)) == 256 and SHAPE["embedding_length"] == 64
 
 
-@pytest.mark.skipif("DOVETAIL_LLAMA_CPP" not in os.environ, reason="DOVETAIL_LLAMA_CPP names no folder of llama.cpp")
+@pytest.mark.skipif(
+    "DOVETAIL_LLAMA_SERVER" not in os.environ, reason="DOVETAIL_LLAMA_SERVER names no build of llama.cpp"
+)
 def test_ids_are_llama_cpps() -> None:
     """On the vocabularies and texts that llama.cpp tests itself with (tests/llama_cpp/setup.sh)."""
-    texts_of = sorted(Path(os.environ["DOVETAIL_LLAMA_CPP"], "vocabularies").glob("*.gguf.inp"))
+    texts_of = sorted(Path(os.environ["DOVETAIL_LLAMA_SERVER"]).with_name("vocabularies").glob("*.gguf.inp"))
     compared = 0
     for file in (each.with_suffix("") for each in texts_of):
         header = read_header(file)

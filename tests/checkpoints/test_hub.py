@@ -36,7 +36,7 @@ def test_a_folder_relative_to_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "nowhere", "a/b/c", "./here", "-x/y", "", "a b/c"])
 def test_a_name_that_is_neither_folder_nor_hub_id_is_refused(name: str) -> None:
-    with pytest.raises(CheckpointError, match=r"there is no folder .*: give a checkpoint's folder, or OWNER/NAME"):
+    with pytest.raises(CheckpointError, match=r"no folder .*: give a checkpoint's folder, a GGUF file, or OWNER/NAME"):
         hub.find(name)
 
 

@@ -1,6 +1,6 @@
 """A GGUF file served by a real llama-server that Dovetail starts: its ids are ours, and it ends with us.
 
-Skipped unless DOVETAIL_LLAMA_CPP names the folder that tests/llama_cpp/setup.sh makes.
+Skipped unless DOVETAIL_LLAMA_SERVER names the program that tests/llama_cpp/setup.sh makes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from dovetail.plan import resolve
 from tests.engine.checkpoints import run as run_core
 from tests.gguf_files import write
 
-FOLDER = os.environ.get("DOVETAIL_LLAMA_CPP")
-pytestmark = pytest.mark.skipif(FOLDER is None, reason="DOVETAIL_LLAMA_CPP names no build of llama.cpp")
+PROGRAM = os.environ.get("DOVETAIL_LLAMA_SERVER")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="DOVETAIL_LLAMA_SERVER names no build of llama.cpp")
 TEXTS = (
     "the  12 \n\n weather's <|im_end|>",
     "Überraschung 日本語 🙂",
@@ -50,7 +50,7 @@ def _folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def engine_of(file: Path, **settings: object) -> SupervisedEngine:
-    fields = {"engine": "llama.cpp", "llama_server": f"{FOLDER}/llama-server", "threads": 1, "context": 64, **settings}
+    fields = {"engine": "llama.cpp", "llama_server": PROGRAM, "threads": 1, "context": 64, **settings}
     plan = resolve(str(file), fields)
     console = Console(quiet=True)
     progress = StartupProgress(console, "llama.cpp")
@@ -132,7 +132,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
 def test_an_operator_who_asks_for_constraints_is_refused_without_them(tmp_path: Path) -> None:
     write(tmp_path / "tiny.gguf")
     engine = engine_of(tmp_path / "tiny.gguf", strict="schema")
-    with pytest.raises(EngineError, match="does not enforce the schemas of calls: (this )?llama"):
+    with pytest.raises(EngineError, match=r"does not enforce the schemas of calls: (this )?llama"):
         asyncio.run(engine.start())
 
 

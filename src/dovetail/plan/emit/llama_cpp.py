@@ -19,18 +19,12 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "ngram": ("ngram-simple", "--spec-ngram-simple-size-m"),
 }
 _CACHES = {"bfloat16": "bf16", "float16": "f16"}
-#: What the gateway does in front of it.
-_GATEWAYS = ("format", "host", "port", "api_key_file", "gpus")
 
 
 def command(plan: Mapping[str, Setting[Any]]) -> Command:
     """The command `llama-server` for the plan. Its context is for all sequences together, the plan's for each."""
-    kept = {
-        option.name
-        for option in OPTIONS
-        if option.name in _GATEWAYS or (option.gateway and "llama.cpp" not in option.engine_names)
-    }
-    remaining = Remaining({name: setting for name, setting in plan.items() if name not in kept}, "llama.cpp")
+    remaining = Remaining(plan, "llama.cpp")
+    remaining.leave_out("format", "llama.cpp reads calls by its own parsers of chat templates")
     arguments: list[tuple[str, ...]] = [("--model", remaining.take("target"))]
     context, batch = remaining.take("context"), remaining.peek("max_batch") or 1
     if context is not None:
