@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 from rich.console import Console
@@ -92,6 +93,11 @@ def _seconds(answers: list[Answer]) -> float:
     return sum(answer.seconds for answer in answers)
 
 
+def _said(message: dict[str, Any]) -> dict[str, Any]:
+    """The message without the ids of its calls, which are random where the model's format has none."""
+    return message | {"tool_calls": [call["function"] for call in message.get("tool_calls", ())]}
+
+
 def _figures(off: list[Answer], on: list[Answer]) -> Table:
     """Speed and steps side by side, and whether speculation left the text as it was."""
 
@@ -102,7 +108,7 @@ def _figures(off: list[Answer], on: list[Answer]) -> Table:
         return sum(answer.tokens for answer in answers) / sum(answer.steps for answer in answers)
 
     drafted, accepted = sum(answer.drafted for answer in on), sum(answer.accepted for answer in on)
-    same = [answer.message for answer in off] == [answer.message for answer in on]
+    same = [_said(answer.message) for answer in off] == [_said(answer.message) for answer in on]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("speculation", "off", "on", ""):
         table.add_column(heading, justify="left" if heading in ("speculation", "") else "right")

@@ -296,3 +296,16 @@ def test_a_template_without_end_is_refused_with_its_reason(
     done = dovetail(*command, folder, input='{"messages": [{"role": "user", "content": "hi"}]}')
     assert done.returncode == 2
     assert done.stderr.startswith("dovetail: the model cannot answer even `hi`: the chat template loops"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (("--demo", "gpt"), "there is no demo model gpt, only smollm2"),
+        (("a/b", "--demo", "smollm2"), "--demo smollm2 is a model, and so is a/b: leave one of them out"),
+    ],
+)
+def test_a_demo_model_is_one_that_there_is(
+    words: tuple[str, ...], refusal: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (main(["plan", *words]), capsys.readouterr().err) == (2, f"dovetail: {refusal}\n")

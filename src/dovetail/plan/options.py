@@ -174,9 +174,9 @@ OPTIONS: tuple[Option, ...] = (
     _what_runs(
         "engine",
         _Text,
-        "the engine that runs the model: Dovetail's own, vLLM, llama.cpp, or servers that already run (default: for a "
-        "GGUF file llama.cpp if it is found, else embedded; for others embedded if it can run the plan and no GPUs are "
-        "named or detected, else vllm)",
+        "the engine that runs the model: Dovetail's own, vLLM, llama.cpp, or servers that already run (default: "
+        "embedded if it can run the plan and no GPUs are named or detected, else vllm; for a GGUF file llama.cpp if "
+        "it is here)",
         gateway=True,
         metavar="embedded|vllm|llama.cpp|URL[,URL]|dns://NAME:PORT|kubernetes://SERVICE",
         common=True,
