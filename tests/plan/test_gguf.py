@@ -53,6 +53,11 @@ def test_memory_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert (plan.value("context"), plan.value("max_batch")) == (128, 4)
     assert plan.fit is not None and plan.fit.cache_per_token == 2 * 2 * 2 * 16 * 2, "float16"
     assert "(4 × 128 tokens × 256 bytes in float16)" in notes(plan)
+    advice = [each.message for each in plan.advice_of("advice")]
+    assert [each.partition(":")[0] for each in advice] == [
+        "a drafter for this model (a smaller GGUF of its kind) saves steps of the target",
+        "--method ngram drafts from earlier text, without a drafter",
+    ]
     monkeypatch.setattr(llama_cpp, "machine_memory", lambda: 10_000)
     plan = resolve(str(tmp_path / "tiny.gguf"), {})
     assert "this machine has 0.0 GB: a smaller --context or --max-batch" in notes(plan)

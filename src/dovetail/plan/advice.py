@@ -31,7 +31,7 @@ def advise(plan: Candidate, recipes: Iterable[Recipe], used: Collection[str]) ->
     gains = [*_drafting(plan, recipes)]
     if not any(recipe.name in used for recipe in recipes):
         gains += _recipes(plan, recipes)
-    if plan.engine != "embedded" and "://" not in plan.engine:  # these have no such settings, or their own
+    if plan.engine not in ("embedded", "llama.cpp") and "://" not in plan.engine:  # these have no such settings
         gains += [*_cache(plan), *_context(plan), *_gpus(plan)]
     return [Advice("advice", setting, message) for setting, message in gains]
 
@@ -84,7 +84,7 @@ def _options(plan: Candidate, /, **changes: Any) -> str | None:
 
 
 def _drafting(plan: Candidate, recipes: list[Recipe]) -> _Gains:
-    target, embedded = plan.target, plan.engine == "embedded"
+    target, own, engine = plan.target, {"embedded": (LOOKUP,), "llama.cpp": ("ngram",)}, plan.engine
     if plan.method is not None and plan.settings["method"].source != "default":
         return
     drafters = {recipe.drafters[0]: recipe for recipe in reversed(recipes) if recipe.drafters}
@@ -103,13 +103,17 @@ def _drafting(plan: Candidate, recipes: list[Recipe]) -> _Gains:
             f"download, {_gigabytes(target.weights.parts.mtp)} more weights",
         )
     if not recipes and not target.mtp_layers:
-        kind = "EAGLE-3, P-EAGLE, or a smaller model of its kind" if embedded else "EAGLE-3, DFlash and others"
+        smaller = {
+            "embedded": "EAGLE-3, P-EAGLE, or a smaller model of its kind",
+            "llama.cpp": "a smaller GGUF of its kind",
+        }
+        kind = smaller.get(engine, "EAGLE-3, DFlash and others")
         yield "drafter", f"a drafter for this model ({kind}) saves steps of the target: --drafter PATH"
-    methods = (LOOKUP,) if embedded else LOOKUPS[::-1]
+    methods = own.get(engine, LOOKUPS[::-1])
     if plan.method is not None or not all(_followed(plan, method=method) for method in methods):
         return
     named = " or ".join(f"--method {method}" for method in methods)
-    package = "" if embedded else " (suffix needs the package arctic-inference)"
+    package = "" if engine in own else " (suffix needs the package arctic-inference)"
     yield (
         "method",
         f"{named} drafts from earlier text, without a drafter: it helps if answers repeat their prompt, as edits of "
