@@ -153,7 +153,7 @@ def test_other_users_cannot_use_its_socket(listens: bool) -> None:
 
 def test_a_socket_has_a_short_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as own:
-        for length, short in ((80, True), (81, False)):
+        for length, short in ((78, True), (79, False)):
             folder = f"{own}/".ljust(length, "x")
             os.mkdir(folder)
             monkeypatch.setattr(tempfile, "tempdir", folder)

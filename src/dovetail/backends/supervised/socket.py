@@ -16,7 +16,7 @@ _PATH_LENGTH = 103
 #: Where the socket's folder may be if $TMPDIR is not suitable. A pod's /tmp is often open to all and not sticky.
 FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 #: The socket's name in its folder. llama.cpp takes a path for a socket if it ends so.
-_NAME = "engine.sock"
+_NAME = "e.sock"
 
 
 class Socket:
