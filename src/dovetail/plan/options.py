@@ -178,7 +178,7 @@ OPTIONS: tuple[Option, ...] = (
         "embedded if it can run the plan and no GPUs are named or detected, else vllm; for a GGUF file llama.cpp if "
         "it is here)",
         gateway=True,
-        metavar="embedded|vllm|llama.cpp|URL[,URL]|dns://NAME:PORT|kubernetes://SERVICE",
+        metavar="embedded|vllm|llama.cpp|URL[,URL]|dns://NAME:PORT|kubernetes://NAME",
         common=True,
         validate=_validate_engine,
     ),
