@@ -28,15 +28,20 @@ WEATHER = tool("get_weather", city=CITY, days=DAYS)
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python() -> str:
+    named = os.environ.get(VARIABLE)
+    if not named:
+        pytest.skip(f"{VARIABLE} does not name the Python of an environment with SGLang on CPU: setup.sh makes one")
+    return named
+
+
+@pytest.fixture(scope="module")
+def target(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoints.llama(tmp_path_factory.mktemp("checkpoint"))
 
 
 @pytest.fixture(scope="module")
-def sglang(target: Path) -> Iterator[Process]:
-    python = os.environ.get(VARIABLE)
-    if not python:
-        pytest.skip(f"{VARIABLE} does not name the Python of an environment with SGLang on CPU: setup.sh makes one")
+def sglang(python: str, target: Path) -> Iterator[Process]:
     port = free_port()
     command: list[str | Path] = [python, "-m", "sglang.launch_server", "--model-path", target, "--port", str(port)]
     command += ["--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"]

@@ -95,6 +95,10 @@ class Process:
         return "".join(self.lines)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def code(self) -> int | None:
         return self._process.poll()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 from collections import Counter
@@ -14,25 +15,30 @@ import httpx
 import pytest
 
 from tests.cli.test_serve import free_port
-from tests.vllm import asking, processes
-from tests.vllm.checkpoints import TARGET
+from tests.vllm import asking, checkpoints, processes
 from tests.vllm.processes import Process
 
 ENGINES, GATEWAYS, CONVERSATIONS, TURNS = 4, 2, 12, 4
 BLOCK = 16  # tokens of vLLM's cache
 
 
-def vllm(program: Path, port: int) -> Process:
-    command: list[str | Path] = [program, "serve", TARGET, "--host", "127.0.0.1", "--port", str(port)]
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama: on a CPU vLLM caches no prompts of models with latent attention."""
+    return checkpoints.llama(tmp_path_factory.mktemp("checkpoint"))
+
+
+def vllm(program: Path, target: Path, port: int) -> Process:
+    command: list[str | Path] = [program, "serve", target, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--served-model-name", asking.MODEL, "--dtype", "float32", "--max-model-len", "1024", "--enforce-eager"]
     command += ["--max-num-seqs", "8", "--block-size", str(BLOCK), "--enable-prompt-tokens-details"]
     return Process(command, port, "Application startup complete")
 
 
 @pytest.fixture(scope="module")
-def engines(program: Path) -> Iterator[list[Process]]:
+def engines(program: Path, target: Path) -> Iterator[list[Process]]:
     with ExitStack() as stack:
-        started = [vllm(program, free_port()) for _ in range(ENGINES)]
+        started = [vllm(program, target, free_port()) for _ in range(ENGINES)]
         for process in started:
             stack.callback(process.close)
         for process in started:
@@ -41,11 +47,11 @@ def engines(program: Path) -> Iterator[list[Process]]:
 
 
 @pytest.fixture(scope="module")
-def gateways(engines: list[Process]) -> Iterator[list[Process]]:
+def gateways(engines: list[Process], target: Path) -> Iterator[list[Process]]:
     urls = ",".join(engine.url for engine in engines)
-    words = ("--engine", urls, "--context", "1024", "--served-model-name", asking.MODEL, "--draft-tokens", "0")
+    words = (target, "--engine", urls, "--format", "kimi_k25", "--context", "1024", "--draft-tokens", "0")
     with ExitStack() as stack:
-        started = [processes.dovetail(*words) for _ in range(GATEWAYS)]
+        started = [processes.dovetail(*words, "--served-model-name", asking.MODEL) for _ in range(GATEWAYS)]
         for process in started:
             stack.callback(process.close)
         for process in started:
@@ -112,17 +118,19 @@ def test_gateways_agree_and_a_conversation_finds_what_is_cached(
 
 
 def test_an_engine_that_is_killed_and_comes_back(
-    engines: list[Process], gateways: list[Process], program: Path
+    engines: list[Process], gateways: list[Process], program: Path, target: Path
 ) -> None:
     conversations = [Conversation(100 + number) for number in range(CONVERSATIONS)]
     for conversation in conversations:
         conversation.go_on(gateways[0])
     killed = engines[0]
     port = int(killed.url.rpartition(":")[2])
-    killed.stop(signal.SIGKILL)
+    for pid in (*killed.family(), killed.pid):
+        os.kill(pid, signal.SIGKILL)
+    killed.end()
     for conversation in conversations:
         conversation.go_on(gateways[1])
-    with processes.up(vllm(program, port)) as back:
+    with processes.up(vllm(program, target, port)) as back:
         there = {f'dovetail_engine_server_up{{server="127.0.0.1:{port}"}}': 1.0}
         processes.until(lambda: all(there.items() <= gateway.metrics().items() for gateway in gateways), "it joins")
         before = answered([back])
