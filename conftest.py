@@ -12,7 +12,7 @@ from hypothesis import settings
 
 # No deadline: how long one example takes says more about the machine than about the code.
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
-settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=33)
 settings.register_profile("test", deadline=None, derandomize=True)
 settings.register_profile("proof", deadline=None, derandomize=True, max_examples=500)
 settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples=5000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import shutil
 import signal
@@ -278,7 +279,9 @@ def test_engines_are_started_in_turns_and_ctrl_c_keeps_what_was_measured(tmp_pat
     words = ["tune", "--speculation", *SMALL, "--gates", "off", "--methods", "eagle3,ngram"]
     words += ["--matrix", "256 x 1", "--kinds", "calls", "--tokens", "32"]
     command = [sys.executable, "-m", "dovetail", *words, "--rounds", "2", "--folder", str(folder)]
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # A shell lets what it runs in the background ignore Ctrl-C, and so do its children.
+    heeded = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    first = subprocess.Popen(command, stdout=-1, stderr=subprocess.STDOUT, text=True, preexec_fn=heeded)
     file = folder / "rounds.jsonl"
     while not file.exists() or len(file.read_text().splitlines()) < 2:
         assert first.poll() is None

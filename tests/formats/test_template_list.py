@@ -28,6 +28,7 @@ def test_no_template_is_read_worse_than_the_list_says(shared_data: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_each_response_template_reads_what_the_list_says(shared_data: Path) -> None:
     pytest.importorskip("transformers.utils.chat_parsing", reason="needs transformers 5.13 or later")
     page = (Path(__file__).parents[2] / "docs/templates.md").read_text(encoding="utf-8")
