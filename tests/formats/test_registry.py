@@ -13,6 +13,7 @@ import pytest
 import dovetail
 from dovetail.errors import CheckpointError, RenderError, UnknownFormat
 from dovetail.formats.registry import FAMILIES, NAMES, served_format
+from tests import gguf_files
 from tests.formats.chat_templates import HERMES, PLAIN, QWEN3, SMALL_CONTROLS
 from tests.formats.conversations import TOOLS, user
 from tests.formats.test_differencing import CONTROLS, LISTED
@@ -354,3 +355,10 @@ def test_a_native_format_writes_prompts_and_no_other_does(name: str) -> None:
     else:
         with pytest.raises(RenderError, match="chat template"):
             fmt.render([user("zq")])
+
+
+def test_a_gguf_file_has_the_format_of_its_own_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    gguf_files.write(tmp_path / "tiny.gguf")
+    prompt = dovetail.format(tmp_path / "tiny.gguf").render([{"role": "user", "content": "the 12"}], None)
+    assert prompt.text == "<|im_start|>user\nthe 12<|im_end|>\n<|im_start|>assistant\n"
