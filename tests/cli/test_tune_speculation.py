@@ -273,6 +273,7 @@ def test_words_that_are_not_understood(
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_engines_are_started_in_turns_and_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     """One setting cannot start, the run is stopped in the middle, and goes on to a recipe that `serve` takes."""
     folder = tmp_path / "f"
