@@ -173,6 +173,9 @@ def test_the_addresses_of_a_name() -> None:
         assert "http://127.0.0.1:8000" in await Names("localhost", 8000).find()
         with pytest.raises(EngineError, match=r"name\.invalid cannot be looked up in DNS"):
             await Names("name.invalid", 8000).find()
+        for name in ("a..b", "a" * 64):
+            with pytest.raises(EngineError, match="cannot be looked up in DNS: "):
+                await Names(name, 8000).find()
         find = finder("dns://localhost:8001")
         assert find is not None
         both = await together([Names("localhost", 8000).find, find])()
@@ -183,7 +186,15 @@ def test_the_addresses_of_a_name() -> None:
 
 def test_addresses_of_one_server_and_of_none() -> None:
     assert finder("http://127.0.0.1:8000") is None
-    for wrong in ("dns://name", "dns:name:8000", "dns://name:8000/v1", "kubernetes://", "kubernetes://A_B"):
+    for wrong in (
+        "dns://name",
+        "dns://name:0",
+        "dns://name:65536",
+        "dns:name:8000",
+        "dns://name:8000/v1",
+        "kubernetes://",
+        "kubernetes://A_B",
+    ):
         with pytest.raises(PlanError, match="dns://NAME:PORT"):
             finder(wrong)
 

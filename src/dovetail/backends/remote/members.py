@@ -36,7 +36,7 @@ def finder(address: str) -> Find | None:
     `dns://NAME:PORT`: all addresses that NAME has. `kubernetes://SERVICE[.NAMESPACE][:PORT]`: the ready endpoints of a
     service; PORT is a number or a port's name, and the service's first one if it is left out. Raises `PlanError`.
     """
-    if match := _NAME.fullmatch(address):
+    if (match := _NAME.fullmatch(address)) and 0 < int(match[2]) < 1 << 16:
         return Names(match[1], int(match[2])).find
     if match := _SERVICE.fullmatch(address):
         return EndpointSlices(match[1], match[2], match[3]).find
@@ -65,8 +65,10 @@ class Names(NamedTuple):
         try:
             async with asyncio.timeout(_LOOKUP_S):
                 found = await loop.getaddrinfo(self.name, self.port, type=socket.SOCK_STREAM)
-        except (OSError, TimeoutError) as error:
-            why = error.strerror if isinstance(error, OSError) and error.strerror else f"no answer in {_LOOKUP_S:g} s"
+        except TimeoutError as error:
+            raise EngineError(f"{self.name} cannot be looked up in DNS: no answer in {_LOOKUP_S:g} s") from error
+        except (OSError, UnicodeError) as error:  # a label that is empty or too long is no text for IDNA
+            why = error.strerror if isinstance(error, OSError) else error
             raise EngineError(f"{self.name} cannot be looked up in DNS: {why}") from error
         return dict.fromkeys([_url(str(address[0]), self.port) for *_, address in found])
 
