@@ -13,7 +13,7 @@ import difflib
 import os
 import signal
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from importlib import import_module
 
 from dovetail import __version__
@@ -316,7 +316,8 @@ def _add_verify(verify: argparse.ArgumentParser) -> None:
     cases.add_argument("--undrafted-2", metavar="URL", help="the same for URL2")
     cases.add_argument("--undrafted-key-file-2", metavar="FILE", help="its key (default: $OPENAI_API_KEY_UNDRAFTED_2)")
     load = verify.add_argument_group("load")
-    for option, kind, default, text in (
+    _add_numbers(
+        load,
         ("--runs", _positive, 1, "times that each case runs"),
         ("--conversations", _positive, 4, "suite silent: conversations"),
         ("--turns", _positive, 25, "suite silent: turns of a conversation"),
@@ -325,8 +326,7 @@ def _add_verify(verify: argparse.ArgumentParser) -> None:
         ("--max-tokens", _positive, 1024, "most tokens of an answer"),
         ("--max-wait", _seconds, 120.0, "most seconds to wait for a busy endpoint, for each request"),
         ("--timeout", _seconds, 600.0, "most seconds for an answer"),
-    ):
-        load.add_argument(option, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})")
+    )
     output = verify.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
     output.add_argument("--html", metavar="FILE", help="write one HTML page")
@@ -400,14 +400,14 @@ def _add_tune_speculation(tune: argparse.ArgumentParser, *, help_all: bool) -> N
     work.add_argument(
         "--kinds", metavar="KIND[,KIND]", default="prose,calls", help="without --prompts: prose, calls (default: both)"
     )
-    for option, kind, default, text in (
+    _add_numbers(
+        work,
         ("--tokens", _positive, 64, "most tokens of an answer"),
         ("--requests", _positive, 2, "fewest timed requests of a setting at each place, in a round"),
         ("--rounds", _positive, 5, "most rounds"),
         ("--minutes", _seconds, 30.0, "minutes after which no round begins"),
         ("--timeout", _seconds, 600.0, "most seconds for an answer"),
-    ):
-        work.add_argument(option, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})")
+    )
     work.add_argument("--model-name", metavar="NAME", help="the model's name at URL, if it serves several")
     work.add_argument("--api-key-file", metavar="FILE", help="file with the key of URL (default: $OPENAI_API_KEY)")
     output = tune.add_argument_group("output")
@@ -442,14 +442,14 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
         "--shared-prefix", action="store_true", help="all prompts have the same beginning, for a cache to find"
     )
     load = bench.add_argument_group("load")
-    for option, kind, default, text in (
+    _add_numbers(
+        load,
         ("--tokens", _positive, 128, "tokens of an answer"),
         ("--requests", _positive, 8, "fewest timed requests of a cell"),
         ("--max-requests", _positive, 10_000, "most requests to each endpoint"),
         ("--max-wait", _seconds, 120.0, "most seconds to wait for a busy endpoint before a request that is not timed"),
         ("--timeout", _seconds, 600.0, "most seconds for an answer"),
-    ):
-        load.add_argument(option, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})")
+    )
     output = bench.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
     output.add_argument("--html", metavar="FILE", help="write one HTML page: heat maps and ratios")
@@ -507,6 +507,12 @@ _HEADINGS = {
     "engine": "the engine",
     "machine": "the machine",
 }
+
+
+def _add_numbers(parser: argparse._ActionsContainer, *options: tuple[str, Callable[[str], float], float, str]) -> None:
+    """Add options that take a number: each one's name, what reads it, its default and its help."""
+    for option, kind, default, text in options:
+        parser.add_argument(option, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})")
 
 
 def _add_plan_options(
