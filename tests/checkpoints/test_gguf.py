@@ -129,6 +129,9 @@ def test_a_split_model_is_one(tmp_path: Path) -> None:
     write(tmp_path / "m-00001-of-00002.gguf")
     with pytest.raises(CheckpointError, match=r"one of 2 parts, and m-00002-of-00002\.gguf is not beside it"):
         read_header(tmp_path / "m-00001-of-00002.gguf")
+    write(tmp_path / "many-00001-of-99999.gguf")
+    with pytest.raises(CheckpointError, match=r"many-00002-of-99999\.gguf is not beside it, nor are 99997 others$"):
+        read_header(tmp_path / "many-00001-of-99999.gguf")
     write(tmp_path / "m-00002-of-00002.gguf", tensors={"extra.weight": np.ones(4, np.float32)})
     for part in ("m-00001-of-00002.gguf", "m-00002-of-00002.gguf"):
         header = read_header(tmp_path / part)

@@ -136,7 +136,9 @@ def _parts(file: Path) -> list[Path]:
     names = [f"{split[1]}-{number:05}-of-{split[3]}.gguf" for number in range(1, count + 1)]
     missing = [name for name in names if not (file.parent / name).is_file()]
     if missing or not count:
-        raise CheckpointError(f"{file} is one of {count} parts, and {', '.join(missing) or 'none'} is not beside it")
+        first = missing[0] if missing else "none"
+        more = f", nor are {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise CheckpointError(f"{file} is one of {count} parts, and {first} is not beside it{more}")
     return [file.parent / name for name in names]
 
 
