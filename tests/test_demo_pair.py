@@ -108,7 +108,7 @@ def test_drafts_are_the_references_drafts(tokenizer: Tokenizer, prompts: list[tu
             ids = torch.tensor([request.tokens + draft.tokens])
             with torch.inference_mode():
                 _, aux = target(ids, drafter.s.aux_layers)
-                steps = drafter(target.model.embed_tokens(ids), aux, len(draft.tokens))
+                steps = drafter(target.model.embed_tokens(ids), torch.cat(aux, -1), len(draft.tokens))
             slot = len(request.tokens) - 2
             assert draft.tokens == [int(vocabulary[logits[0, slot].argmax()]) for logits in steps]
             compared += 1

@@ -21,8 +21,10 @@ def export(tokenizer_path: Path, run: Path, out: Path) -> None:
     """Write `out`/target and `out`/drafter from `run`'s target.pt and drafter.pt."""
     control = load_tokenizer(tokenizer_path).control
     target, drafter = out / "target", out / "drafter"
-    _write(target, _target_config(TargetShape(), control), torch.load(run / "target.pt", map_location="cpu"))
-    _write(drafter, _drafter_config(DrafterShape(), TargetShape()), torch.load(run / "drafter.pt", map_location="cpu"))
+    shape = TargetShape()
+    config = drafter_config(DrafterShape(), shape.vocab_size, shape.context, "../target", "DeepseekV3ForCausalLM")
+    write(target, _target_config(shape, control), torch.load(run / "target.pt", map_location="cpu"))
+    write(drafter, config, torch.load(run / "drafter.pt", map_location="cpu"))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(tokenizer_path / name, target / name)
     generation = {
@@ -34,7 +36,8 @@ def export(tokenizer_path: Path, run: Path, out: Path) -> None:
     (target / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
 
-def _write(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> None:
+def write(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> None:
+    """Write a checkpoint of one file of weights, in bfloat16."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     tensors = {
@@ -100,7 +103,8 @@ def _target_config(s: TargetShape, control: Any) -> dict[str, Any]:
     }
 
 
-def _drafter_config(s: DrafterShape, target: TargetShape) -> dict[str, Any]:
+def drafter_config(s: DrafterShape, vocab_size: int, context: int, verifier: str, architecture: str) -> dict[str, Any]:
+    """The config of a drafter, for the target `verifier` of this vocabulary, context and architecture."""
     return {
         "architectures": ["Eagle3DraftModel"],
         "speculators_model_type": "eagle3",
@@ -112,7 +116,7 @@ def _drafter_config(s: DrafterShape, target: TargetShape) -> dict[str, Any]:
         "torch_dtype": "bfloat16",
         "transformer_layer_config": {
             "model_type": "llama",
-            "vocab_size": target.vocab_size,
+            "vocab_size": vocab_size,
             "hidden_size": s.hidden_size,
             "intermediate_size": s.intermediate_size,
             "num_hidden_layers": 1,
@@ -120,7 +124,7 @@ def _drafter_config(s: DrafterShape, target: TargetShape) -> dict[str, Any]:
             "num_key_value_heads": s.num_key_value_heads,
             "head_dim": s.head_dim,
             "hidden_act": "silu",
-            "max_position_embeddings": target.context,
+            "max_position_embeddings": context,
             "rope_theta": s.rope_theta,
             "rms_norm_eps": s.rms_norm_eps,
             "attention_bias": False,
@@ -138,6 +142,6 @@ def _drafter_config(s: DrafterShape, target: TargetShape) -> dict[str, Any]:
                     "accept_tolerance": 0.0,
                 }
             ],
-            "verifier": {"name_or_path": "../target", "architectures": ["DeepseekV3ForCausalLM"]},
+            "verifier": {"name_or_path": verifier, "architectures": [architecture]},
         },
     }

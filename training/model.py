@@ -296,14 +296,15 @@ class Drafter(nn.Module):
         self.norm = RMSNorm(s.hidden_size, s.rms_norm_eps)
         self.lm_head = linear(s.hidden_size, s.draft_vocab_size)
 
-    def forward(self, embeddings: Tensor, aux: list[Tensor], steps: int) -> list[Tensor]:
+    def forward(self, embeddings: Tensor, aux: Tensor, steps: int) -> list[Tensor]:
         """Draft logits of `steps` chained steps, each [batch, tokens, draft_vocab].
 
+        `aux`: the hidden states of `aux_layers`, joined: [batch, tokens, number of them * target_hidden_size].
         Slot t of step j takes the embedding of token t+1+j and scores token t+2+j. Slots whose tokens would lie past
         the end take zeros and mean nothing.
         """
         layer = self.layers[0]
-        hidden = self.fc(torch.cat(aux, -1))
+        hidden = self.fc(aux)
         slots = torch.arange(hidden.shape[1], device=hidden.device)
         chain: list[tuple[Tensor, Tensor]] = []
         logits = []

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,10 @@ BALANCE_RATE = 1e-3
 
 
 class Schedule:
-    """Optimizers whose learning rate follows the clock, so that a run ends on time."""
+    """Optimizers whose learning rate follows the clock, so that a run ends on time.
+
+    `state` and `load_state` let a run that was stopped go on, with the time that it had left.
+    """
 
     def __init__(self, module: nn.Module, seconds: float, matrix_lr: float = 0.01, vector_lr: float = 2e-3) -> None:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
@@ -38,6 +42,15 @@ class Schedule:
         self.seconds = seconds
         self.started = time.monotonic()
         self.steps = 0
+
+    def state(self) -> dict[str, Any]:
+        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
+        return {"optimizers": optimizers, "steps": self.steps, "elapsed": time.monotonic() - self.started}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.steps, self.started = state["steps"], time.monotonic() - state["elapsed"]
 
     @property
     def progress(self) -> float:

@@ -22,12 +22,15 @@ _FIELDS = (
     "chat_template_kwargs",
     "reasoning_effort",
 )
-#: So many are taken, evenly over all of them.
+#: So many are measured with.
 MOST = 64
 
 
-def own_prompts(path: Path) -> list[dict[str, Any]]:
-    """The requests in a file or a folder, without sampling. Raises `InvalidRequest` with the line or the file."""
+def own_prompts(path: Path, most: int = MOST) -> list[dict[str, Any]]:
+    """The requests in a file or a folder, without sampling: `most` of them, evenly over all.
+
+    Raises `InvalidRequest` with the line or the file.
+    """
     try:
         requests = [*(_recorded(path) if path.is_dir() else _lines(path))]
     except OSError as error:
@@ -35,8 +38,8 @@ def own_prompts(path: Path) -> list[dict[str, Any]]:
     if not requests:
         what = "recording of a chat request with its text" if path.is_dir() else "request"
         raise InvalidRequest(f"{path} has no {what}")
-    step = max(len(requests) / MOST, 1)
-    return [requests[int(i * step)] for i in range(min(len(requests), MOST))]
+    step = max(len(requests) / most, 1)
+    return [requests[int(i * step)] for i in range(min(len(requests), most))]
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
