@@ -221,11 +221,8 @@ def test_calls_in_open_reasoning(name: str) -> None:
     text = written(name, WEATHER, EDIT, content="CONTENT")
     for message in readings(name, "hm " + text[text.index("CONTENT") + len("CONTENT") :], thinking=True):
         assert called(message) == meant(WEATHER, EDIT)
-        assert message.defects or name in (
-            "harmony",
-            "muse",
-            "inkling",
-        )  # where the text ended the message of reasoning
+        # Where messages have ends, the text ended the message of reasoning.
+        assert message.defects or name in ("harmony", "muse", "inkling", "beam")
 
 
 BEGINNING = [name for name in families.NAMES if families.format_of(name).reader_type.begin_of_text]

@@ -9,6 +9,7 @@ from dovetail.checkpoints.gguf.header import is_gguf
 from dovetail.errors import UnknownFormat
 from dovetail.formats.base import Format
 from dovetail.formats.families.apertus import Apertus
+from dovetail.formats.families.beam import Beam
 from dovetail.formats.families.command_a import Command4, CommandA
 from dovetail.formats.families.deepseek_dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
 from dovetail.formats.families.deepseek_v3 import DeepSeekV3, DeepSeekV31
@@ -102,6 +103,7 @@ FAMILIES: dict[str, type[Format]] = {
         K2Horizon,
         Dots,
         Inkling,
+        Beam,
         Olmo3,
     )
 }

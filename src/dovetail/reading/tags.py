@@ -384,7 +384,7 @@ class TagReader(ParameterReader):
             text, marker = yield from self._read_up_to(LONGEST_HEADER, *self._marks, *self._key_tags)
         finally:
             self._looks_for = ""
-        if text and marker is not None and self._closing.get(marker) == self.call_end:
+        if text and marker is not None and self._ends_call(marker):
             yield from self._begun(marker)
             self._malformed(malformed(text.rstrip()), closed=True)
             self._end_call()
@@ -394,6 +394,9 @@ class TagReader(ParameterReader):
         if marker:
             self._unread()
         return False
+
+    def _ends_call(self, marker: str) -> bool:
+        return self._closing.get(marker) == self.call_end
 
     def _element(self, key: str) -> Script[None]:
         """Read a parameter that has its name in place of a tag: `<query>words</query>`."""

@@ -135,7 +135,7 @@ class CallEnvelope:
         The section may begin with text: see `after_text`. The new lines that separate calls may also come after the
         last one. Raises `SchemaRefused`.
         """
-        named = Choice(tuple(Concat(_nodes(self._call, self._filled(tool))) for tool in tools))
+        named = Choice(tuple(Concat(_nodes(self._call, self.filled(tool))) for tool in tools))
         call = Concat((*self._before, named, *self._after))
         first = (*self._head, named, *self._after) if self._head else (call,)
         calls: tuple[Node, ...] = first
@@ -148,7 +148,8 @@ class CallEnvelope:
             calls = (*first, *new_lines, Repeat(more, 0)) if self._head else (Repeat(more),)
         return Concat((*(() if self._head else self._opening), *calls, *self._closing))
 
-    def _filled(self, tool: Mapping[str, Node]) -> Mapping[str, Node]:
+    def filled(self, tool: Mapping[str, Node]) -> Mapping[str, Node]:
+        """The grammar of each placeholder, with parameters in place of a schema. Raises `SchemaRefused`."""
         markup, schema = self.markup, tool[ARGUMENTS]
         if markup is None or not isinstance(schema, JsonSchema):
             return tool

@@ -58,7 +58,7 @@ _CHANNEL = rf"(?:{ANALYSIS}|{COMMENTARY}|{FINAL}(?!ly\b|i[sz]|ity\b|es?\b|s\b))"
 _MARKS = r"[?!.,:;*–—-]"
 #: A word of a header.
 _WORD = re.compile(
-    rf"\s*(?:(?P<channel>{_CHANNEL})|to\s?=\s?(?P<recipient>\S+)|(?P<type>json|code)(?!\S)|(?P<marks>{_MARKS}+)"
+    rf"\s*(?:(?P<channel>{_CHANNEL})|to\s?=\s?(?P<recipient>\S+)|(?P<type>json|code|xml)(?!\S)|(?P<marks>{_MARKS}+)"
     r"|(?P<other>\S+))"
 )
 #: Markup of another family.
@@ -67,7 +67,7 @@ _MAY_BE_MARKUP = re.compile(r"(?:<(?:\|\w{0,32}\|?)?)?")
 #: What is no text of a message even if its marker is missing.
 _JUNK = re.compile(rf"(?:\s|{_MARKS}|{_CHANNEL}|{ROLE}\b)*")
 #: The content types of a message.
-_TYPES = ("json", "code")
+_TYPES = ("json", "code", "xml")
 #: Words that a header may have by mistake. Others, and more, are text of its message.
 _MISTAKES = re.compile(rf"(?:{_MARKS}|[\x20-\x7e]){{0,64}}")
 _NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
@@ -171,6 +171,8 @@ class HarmonyReader(CallReader):
     controls = (START, END, MESSAGE, CHANNEL, CONSTRAIN, CALL, RETURN)
     #: The markers that end a message, that begin the next one, and that are inside a header.
     _message_ends, _next_headers, _in_headers = (END, RETURN, CALL), (START, CHANNEL), (CHANNEL, CONSTRAIN, MESSAGE)
+    #: What a call's arguments begin with.
+    _bodies: tuple[str, ...] = ("{",)
 
     #: What begins a header that lacks its first marker.
     _without_marker = (ROLE + CHANNEL, *(name + MESSAGE for name in (ROLE, *_CHANNELS)))
@@ -182,7 +184,7 @@ class HarmonyReader(CallReader):
 
     def _read(self) -> Script[None]:
         first = True
-        if (yield from self._next_is(" to=", "to=")):  # the header that the prompt began goes on
+        if (yield from self._after_space("to=")):  # the header that the prompt began goes on
             self._unread()
             first = False
             yield from self._message()
@@ -295,7 +297,7 @@ class HarmonyReader(CallReader):
         if header.recipient not in ("", *_NO_TOOLS):
             if not self._options.calls:
                 self._defect("call_not_allowed", header.recipient)
-            elif marker in (MESSAGE, "{", *self._message_ends):
+            elif marker in (MESSAGE, *self._bodies, *self._message_ends):
                 if marker in self._message_ends and not header.text and self._is_tool(header.recipient):
                     # It may stand where `<|message|>` should.
                     marker = marker if (yield from self._look(_OBJECT, _MAY_BE_OBJECT)) is None else "{"
@@ -316,7 +318,7 @@ class HarmonyReader(CallReader):
         left = LONGEST_HEADER
         before = (yield from self._next_is(*self._glued)) or ""
         while True:
-            text, marker = yield from self._read_up_to(left, "{", *self.controls, *self._glued)
+            text, marker = yield from self._read_up_to(left, *self._bodies, *self.controls, *self._glued)
             text, before = before + text, ""
             if opener == marker and not text.strip():
                 header.doubled = opener
@@ -335,7 +337,7 @@ class HarmonyReader(CallReader):
             header.channel, header.text = alone, ""
         name = header.recipient
         if not name:
-            begins = (marker in (MESSAGE, "{")) and (yield from self._peek()) == "{"
+            begins = marker in (MESSAGE, *self._bodies) and (yield from self._body_begins())
             parts = f"{header.junk} {header.text}".split() if header.channel in _CHANNELS else [header.channel]
             named = next(filter(None, map(self._resembled, parts)), "") if begins and header.channel != FINAL else ""
             if named:
@@ -352,9 +354,16 @@ class HarmonyReader(CallReader):
             header.glued = name if glued and not meant else header.glued
             if not (meant or glued) and (named := self._resembled(name)):
                 header.recipient, header.resembling = FUNCTIONS + named, name
-        if used or header.behind or marker == "{":
+        if used or header.behind or marker in self._bodies:
             header.leave(" ".join(words[used:]))
             header.text = ""
+
+    def _body_begins(self) -> Script[bool]:
+        """Whether a call's arguments come next."""
+        begins = (yield from self._next_is(*self._bodies)) is not None
+        if begins:
+            self._unread()
+        return begins
 
     def _resembled(self, word: str) -> str:
         """The tool that `word` of a header must mean; "" if none."""
@@ -531,11 +540,15 @@ def _patterns() -> _Patterns:
 class HarmonyAnswers(AnswerGrammar):
     """Every part of an answer is a message with a header."""
 
+    #: The channel of content before calls, and what stands between two messages.
+    channel_before_calls = COMMENTARY
+    next: tuple[Node, ...] = (ControlToken(END), ControlToken(START), ExactText(ROLE))
+
     def answer(self, asked: Asked) -> Grammar:
         calls = self.calls(asked.tools, asked.parallel)
         if asked.required:
             return self.calls_or_structured(calls, None, asked.thinking)
-        calling = Concat((Maybe(self._message(COMMENTARY)), calls))
+        calling = Concat((Maybe(self._message(self.channel_before_calls, _TEXT, *self.next)), calls))
         said = self._message(FINAL, asked.text)
         return Grammar(Concat((*self.reasoning(asked.thinking), Choice((calling, said)))))
 
@@ -569,16 +582,34 @@ class HarmonyAnswers(AnswerGrammar):
         return Grammar(Concat((*self.reasoning(thinking), either)))
 
     def reasoning(self, thinking: bool) -> tuple[Node, ...]:
-        return (Maybe(self._message(ANALYSIS)),) if thinking else ()
+        return (Maybe(self._message(ANALYSIS, _TEXT, *self.next)),) if thinking else ()
 
-    def _message(self, channel: str, content: Node = _TEXT) -> Node:
-        """A message to the user; only a final one ends the turn."""
-        header = (ControlToken(CHANNEL), ExactText(channel), ControlToken(MESSAGE), content)
-        more = (ControlToken(END), ControlToken(START), ExactText(ROLE)) if channel != FINAL else ()
-        return Concat((*header, *more))
+    def _message(self, channel: str, *content: Node) -> Node:
+        """A message to the user, without its end."""
+        return Concat((ControlToken(CHANNEL), ExactText(channel), ControlToken(MESSAGE), *content))
 
 
-class Harmony(Format):
+class ChannelFormat(Format):
+    """Answers whose reasoning is a message on the channel `analysis`."""
+
+    reasoning: ReasoningBlock = "written"
+    end_of_turn = (RETURN, CALL)
+
+    def left_open(self, prompt: Prompt) -> bool:
+        """Whether `prompt` ends inside a message on the analysis channel."""
+        header = prompt.pieces[: len(prompt.pieces) // 2 * 2][-4:]
+        return header[1:] == [CHANNEL, ANALYSIS, MESSAGE]
+
+    @property
+    def reasoning_tags(self) -> None:
+        """None: reasoning is a channel."""
+
+    @property
+    def _reasoning_ends(self) -> tuple[str, str]:
+        return CHANNEL + ANALYSIS + MESSAGE, END
+
+
+class Harmony(ChannelFormat):
     """gpt-oss, which always reasons. Without `thinking` and `reasoning_effort`, the effort is low."""
 
     name = "harmony"
@@ -593,8 +624,6 @@ class Harmony(Format):
         "response_format",
     )
     efforts = EFFORTS
-    reasoning: ReasoningBlock = "written"
-    end_of_turn = (RETURN, CALL)
     reader_type = HarmonyReader
     _answers = HarmonyAnswers
 
@@ -605,19 +634,6 @@ class Harmony(Format):
             options["reasoning_effort"] = "medium" if thinking else "low"
         options.setdefault("current_date", datetime.date.today().isoformat())
         return render(messages, tools, open_turn, **options)
-
-    def left_open(self, prompt: Prompt) -> bool:
-        """Whether `prompt` ends inside a message on the analysis channel."""
-        header = prompt.pieces[: len(prompt.pieces) // 2 * 2][-4:]
-        return header[1:] == [CHANNEL, ANALYSIS, MESSAGE]
-
-    @property
-    def reasoning_tags(self) -> None:
-        """None: reasoning is a channel."""
-
-    @property
-    def _reasoning_ends(self) -> tuple[str, str]:
-        return CHANNEL + ANALYSIS + MESSAGE, END
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         pieces: list[str] = []
