@@ -62,6 +62,8 @@ _REASONS = """
   shows content beside calls as reasoning; Kimi-K3's opens the response anew.
 - Engines' copies of DeepSeek's templates write blanks that DeepSeek's own do not have, and Hunyuan's a word before
   each answer. We write the models' own.
+- No chat template of Beam, LongCat, dots 3 and K2-Horizon was at hand, and Inkling has none. These families follow
+  engines' parsers, renderers, cards and recorded outputs, which their files name.
 
 The first answer that differs, or why none is shown:
 """.splitlines()

@@ -48,6 +48,7 @@ from tests.formats import chat_templates
         ("Inkling-Small", "inkling"),
         ("IQuest-Q1", "iquest_q1"),
         ("dots3-note-preview", "dots"),
+        ("Beam", "beam"),
         ("tencent/Hy4", "derived"),
         ("stepfun-ai/step3-fp8", "derived"),
         ("pfnet/plamo-3-nict-8b", "derived"),

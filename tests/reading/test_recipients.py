@@ -1,4 +1,4 @@
-"""Families whose answers are messages to recipients: Functionary's and Muse Glimmer's."""
+"""Families whose answers are messages to recipients: Functionary's, Muse Glimmer's and Beam's."""
 
 from __future__ import annotations
 
@@ -152,3 +152,34 @@ def test_muse_goes_on_with_reasoning() -> None:
 )
 def test_what_muse_mentions_is_text(text: str) -> None:
     assert read("muse", f"{SELF}{text}{NEXT}{USER}{text}<|eot|>") == (text, text, [], [])
+
+
+TYPED = "<|channel|>analysis <|constrain|>xml<|message|>"
+CITY = '<rfl:parameter name="city">\nParis\n</rfl:parameter>'
+TO_WEATHER, THEN = f" to=get_weather{TYPED}", "<|end|><|start|>assistant"
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "reasoning", "calls", "defects"),
+    [
+        (f"<|channel|>analysis<|message|>hm{THEN}<|channel|>final<|message|>Hi<|return|>", "Hi", "hm", [], []),
+        (f"<|channel|>final<|message|>Hi{THEN} to=ping{TYPED}<|call|>", "Hi", "", PING, []),
+        (f"{TO_WEATHER}{CITY}{THEN}{TO_WEATHER}{CITY}<|end|>", "", "", WEATHER * 2, []),
+        (f"\n{TO_WEATHER}{CITY}", "", "", WEATHER, []),
+        ("Hi", "Hi", "", [], ["text_outside_message"]),
+        (f"{TO_WEATHER}{CITY}<|return|>", "", "", WEATHER, ["missing_call_end"]),
+        (f"{TO_WEATHER}{CITY}<|start|>assistant{TO_WEATHER}{CITY}", "", "", WEATHER * 2, ["missing_call_end"]),
+        (f"{TO_WEATHER}{CITY}<|end|>{TO_WEATHER}{CITY}", "", "", WEATHER * 2, ["missing_start"]),
+        (f" to=get_weather<|channel|>analysis <|constrain|>xml{CITY}<|call|>", "", "", WEATHER, ["missing_message"]),
+        (f'{TO_WEATHER}{{"city": "Paris"}}<|call|>', "", "", WEATHER, ["json_arguments"]),
+        (f'{TO_WEATHER}<rfl:invoke name="get_weather">{CITY}<|call|>', "", "", WEATHER, ["stray_marker"]),
+        (f"{TO_WEATHER}{CITY.removesuffix('</rfl:parameter>')}{CITY.replace('city', 'unit')}<|call|>", "", "",
+         [("get_weather", '{"city": "Paris", "unit": "Paris"}')], ["missing_parameter_end"]),
+        (f"{TO_WEATHER}in Paris<|end|>", "", "", [("get_weather", '{"malformed_arguments": "in Paris"}')],
+         ["malformed_call"]),
+        (" to=ping<|call|>", "", "", PING, ["missing_message", "missing_channel"]),
+        (f"{TYPED}{CITY}<|call|>", "", CITY, [], ["missing_name"]),
+    ],
+)  # fmt: skip
+def test_beam(text: str, content: str, reasoning: str, calls: list[tuple[str, str]], defects: list[str]) -> None:
+    assert read("beam", text) == (content, reasoning, calls, defects)

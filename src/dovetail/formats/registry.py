@@ -103,8 +103,8 @@ FAMILIES: dict[str, type[Format]] = {
         K2Horizon,
         Dots,
         Inkling,
-        Beam,
         Olmo3,
+        Beam,
     )
 }
 #: The format of any other model, which comes from the model's chat template.

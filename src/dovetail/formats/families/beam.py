@@ -4,10 +4,9 @@
     Paris
     </rfl:parameter><|call|>
 
-The prompt ends with `<|start|>assistant`, inside a header. Reasoning is a message on the channel `analysis`, content one
-on `final`, and `<|end|><|start|>assistant` stands between two messages. A call may end as a message or as the turn
-does. The tags are text. Sources: the response templates that vLLM and SGLang keep for the model, as its chat template
-is not published with them.
+The prompt ends with `<|start|>assistant`, inside a header. Reasoning is a message on the channel `analysis`, content
+one on `final`, and `<|end|><|start|>assistant` stands between two messages. A call ends as any message does, or with
+`<|call|>`. The tags are text. Sources: the parsers of vLLM and SGLang. (No chat template of the model is at hand.)
 """
 
 from __future__ import annotations

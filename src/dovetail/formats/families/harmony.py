@@ -11,7 +11,7 @@ import datetime
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -167,7 +167,7 @@ class HarmonyReader(CallReader):
     """
 
     unmarked = r"^\s*to="  # the prompt has begun the first header
-    begin_of_text = ("<|startoftext|>",)
+    begin_of_text: ClassVar[tuple[str, ...]] = ("<|startoftext|>",)
     controls = (START, END, MESSAGE, CHANNEL, CONSTRAIN, CALL, RETURN)
     #: The markers that end a message, that begin the next one, and that are inside a header.
     _message_ends, _next_headers, _in_headers = (END, RETURN, CALL), (START, CHANNEL), (CHANNEL, CONSTRAIN, MESSAGE)
