@@ -71,11 +71,10 @@ class TagReader(ParameterReader):
         super()._begin_call(name)
         if (again := self.parameter + ">") in self.nested_tags():
             self._other_closers += (again,)
+        whole = _whole_tags(self._marks)
         tags = {f"<{key}>": key for key in self._plain_keys}
         self._key_tags = {
-            tag: key
-            for tag, key in tags.items()
-            if not (tag.startswith(self._marks) or any(mark.startswith(tag) for mark in self._marks))
+            tag: key for tag, key in tags.items() if not tag.startswith(self._marks) and tag not in whole
         }
 
     def _is_foreign(self, tag: str) -> bool:
@@ -525,6 +524,12 @@ def _marks_of_sections(
     }
     in_text = (kind.call_in_text, kind.parameter_in_text, *marks)
     return (*inside, *openers), in_text, closing, {**openers, **kind.other_marks}
+
+
+@functools.lru_cache(256)
+def _whole_tags(marks: tuple[str, ...]) -> frozenset[str]:
+    """The tags with which markers begin."""
+    return frozenset(mark[: mark.index(">") + 1] for mark in marks if ">" in mark)
 
 
 def _split(tag: str) -> tuple[str, str]:

@@ -147,15 +147,19 @@ class Probe:
 
     def _hides(self, word: str) -> bool:
         """Whether the template accepts calls with results, and never shows `word` of them in any form."""
-        prompts = [
+        prompts = (
             self._prompt(_USER, _calling(arguments, content=content), _result(result), *more)
             for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS))
             for content in ("", None, _ANSWER)
             for result in (_RESULT, [{"type": "text", "text": _RESULT}])
             for more in ((), (_USER,))
-        ]
-        shown = [prompt.text for prompt in prompts if prompt is not None]
-        return bool(shown) and not any(word in text for text in shown)
+        )
+        accepted = False
+        for prompt in prompts:
+            if prompt is not None and word in prompt.text:
+                return False
+            accepted = accepted or prompt is not None
+        return accepted
 
     def _shows_arguments(self, arguments: Any) -> bool:
         """Whether the template shows a call's arguments.
@@ -428,13 +432,14 @@ class Probe:
         opened, answered = self._prompt(_USER, open_turn=True), self._prompt(_USER, message)
         if opened is None or answered is None:
             return "", Message()
-        header = _common_prefix(opened.text, answered.text)
-        continues = header == opened.text
+        before = opened.text
+        header = _common_prefix(before, answered.text)
+        continues = header == before
         if not continues:
             header = _PARTIAL_TAG.sub("", header)  # two different tags may begin alike
         text = "".join(_pieces_from(answered, len(header), family.reader_type.controls))
         # The family's tags may be text in this model.
-        left_open = family.left_open(opened) or opened.text.rstrip().endswith(family.reader_type.think.strip())
+        left_open = family.left_open(opened) or before.rstrip().endswith(family.reader_type.think.strip())
         return text, family.parse(text, _TOOLS, thinking=continues and left_open, bare_calls=False)
 
 
@@ -454,6 +459,7 @@ def _in_order(text: str, *words: str) -> bool:
     return places[0] >= 0 and places == sorted(places)
 
 
+@functools.lru_cache(16)  # all families are asked about the same answers
 def _common_prefix(a: str, b: str) -> str:
     return a[: next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
 

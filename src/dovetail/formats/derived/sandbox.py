@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import jinja2
+import jinja2.compiler
 import jinja2.ext
+import jinja2.idtracking
 import jinja2.nodes
 import jinja2.parser
 import jinja2.runtime
@@ -52,13 +54,34 @@ def _output(parts: Iterable[str]) -> str:
     return joined(texts)
 
 
-class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Hugging Face's environment with counted loops, bounded products and traced concatenation."""
+class _CodeGenerator(jinja2.compiler.CodeGenerator):
+    """Notes the names that a template reads and does not set, and its filters, so that nothing has to look for them."""
 
+    def enter_frame(self, frame: jinja2.compiler.Frame) -> None:
+        super().enter_frame(frame)
+        loads = frame.symbols.loads.values()
+        self.environment.undeclared |= {
+            name for action, name in loads if action == jinja2.idtracking.VAR_LOAD_RESOLVE and name is not None
+        }
+
+    def pull_dependencies(self, nodes: Iterable[jinja2.nodes.Node]) -> None:
+        super().pull_dependencies(nodes)
+        self.environment.used_filters |= self.filters.keys()
+
+
+class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Hugging Face's environment with counted loops, bounded products and traced concatenation, for one template.
+
+    `undeclared`: the names that the template reads and does not set. `used_filters`: the names of its filters.
+    """
+
+    code_generator_class = _CodeGenerator
     intercepted_binops = frozenset(("*", "**", "%"))
     concat = staticmethod(_output)
 
     def __init__(self) -> None:
+        self.undeclared: set[str] = set()
+        self.used_filters: set[str] = set()
         extensions = [_Generation, jinja2.ext.loopcontrols]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=_printed)
         own = {"tojson": _to_json, "safe": _safe, "escape": _escape, "e": _escape, "forceescape": _escape_again}

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import jinja2
-import jinja2.meta
 import jinja2.nodes
 
 from dovetail.conversation import ROLES
@@ -61,15 +60,14 @@ class Template:
         environment = Environment()
         try:
             tree = environment.parse(source)
-            names = _options(tree)
             code = environment.compile(tree)
             self._template = environment.template_class.from_code(environment, code, environment.make_globals(None))
         except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
             raise CheckpointError(f"the chat template cannot be read: {error}") from error
+        names = environment.undeclared - _PROVIDED - environment.globals.keys() - self._special.keys()
+        self.options = tuple(sorted(names - _own(tree, names)))
         #: Whether the same conversation may be rendered in two ways.
-        used = tree.find_all((jinja2.nodes.Filter, jinja2.nodes.Name))
-        self.is_random = any(getattr(node, "name", "") in _RANDOM for node in used)
-        self.options = tuple(sorted(names - _PROVIDED - environment.globals.keys() - self._special.keys()))
+        self.is_random = not (environment.undeclared | environment.used_filters).isdisjoint(_RANDOM)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Template) and (self.source, self._special) == (other.source, other._special)
@@ -126,28 +124,32 @@ def pattern(literals: Iterable[str]) -> re.Pattern[str]:
     return re.compile(f"({'|'.join(map(re.escape, sorted(literals, key=len, reverse=True))) or '(?!)'})")
 
 
-def _options(tree: jinja2.nodes.Template) -> set[str]:
-    """The template's options: variables that it never sets, or sets only if the caller did not."""
+def _own(tree: jinja2.nodes.Template, names: Container[str]) -> set[str]:
+    """Of `names`, those that the template sets whether or not the caller did."""
     own: set[str] = set()
     defaults: set[str] = set()
 
-    def visit(node: jinja2.nodes.Node, conditions: frozenset[str], maybe_undefined: frozenset[str]) -> None:
-        """`conditions`: the variables that decide whether `node` runs, of which `maybe_undefined` may be undefined."""
-        if isinstance(node, jinja2.nodes.If | jinja2.nodes.Assign):
-            condition = (node.test if isinstance(node, jinja2.nodes.If) else node.node,)
-            tests = (part for part in _descendants(condition) if getattr(part, "name", "") in _UNDEFINED_TESTS)
-            conditions |= {part.name for part in _descendants(condition) if isinstance(part, jinja2.nodes.Name)}
-            maybe_undefined |= {part.name for part in _descendants(tests) if isinstance(part, jinja2.nodes.Name)}
-        if isinstance(node, jinja2.nodes.Name) and node.ctx != "load":
-            if node.name not in conditions:
+    def visit(node: jinja2.nodes.Node, conditions: tuple[jinja2.nodes.Node, ...]) -> None:
+        """`conditions`: what decides whether `node` runs."""
+        if isinstance(node, jinja2.nodes.If):
+            conditions = (*conditions, node.test)
+        elif isinstance(node, jinja2.nodes.Assign):
+            conditions = (*conditions, node.node)
+        elif isinstance(node, jinja2.nodes.Name) and node.ctx != "load" and node.name in names:
+            tests = (part for part in _descendants(conditions) if getattr(part, "name", "") in _UNDEFINED_TESTS)
+            if node.name not in _names(conditions):
                 own.add(node.name)
-            if node.name in maybe_undefined:
+            if node.name in _names(tests):
                 defaults.add(node.name)
         for child in node.iter_child_nodes():
-            visit(child, conditions, maybe_undefined)
+            visit(child, conditions)
 
-    visit(tree, frozenset(), frozenset())
-    return jinja2.meta.find_undeclared_variables(tree) - (own - defaults)
+    visit(tree, ())
+    return own - defaults
+
+
+def _names(nodes: Iterable[jinja2.nodes.Node]) -> set[str]:
+    return {node.name for node in _descendants(nodes) if isinstance(node, jinja2.nodes.Name)}
 
 
 def _descendants(nodes: Iterable[jinja2.nodes.Node]) -> Iterator[jinja2.nodes.Node]:
