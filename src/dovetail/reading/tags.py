@@ -73,9 +73,7 @@ class TagReader(ParameterReader):
             self._other_closers += (again,)
         whole = _whole_tags(self._marks)
         tags = {f"<{key}>": key for key in self._plain_keys}
-        self._key_tags = {
-            tag: key for tag, key in tags.items() if not tag.startswith(self._marks) and tag not in whole
-        }
+        self._key_tags = {tag: key for tag, key in tags.items() if not tag.startswith(self._marks) and tag not in whole}
 
     def _is_foreign(self, tag: str) -> bool:
         name = self._attributes(tag.removeprefix(self.in_alphabet(self.parameter))).values.get("name")

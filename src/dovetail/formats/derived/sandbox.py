@@ -57,6 +57,8 @@ def _output(parts: Iterable[str]) -> str:
 class _CodeGenerator(jinja2.compiler.CodeGenerator):
     """Notes the names that a template reads and does not set, and its filters, so that nothing has to look for them."""
 
+    environment: Environment
+
     def enter_frame(self, frame: jinja2.compiler.Frame) -> None:
         super().enter_frame(frame)
         loads = frame.symbols.loads.values()
@@ -83,7 +85,9 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.undeclared: set[str] = set()
         self.used_filters: set[str] = set()
         extensions = [_Generation, jinja2.ext.loopcontrols]
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=_printed)
+        options = {"trim_blocks": True, "lstrip_blocks": True, "finalize": _printed, "extensions": extensions}
+        # To compute constants while it compiles takes longer than templates save by it.
+        super().__init__(**options, optimized=False)
         own = {"tojson": _to_json, "safe": _safe, "escape": _escape, "e": _escape, "forceescape": _escape_again}
         self.filters = {name: _filter(name, function) for name, function in (self.filters | own).items()}
         self.tests |= {name: _comparison(name) for name in self.tests if name in _OPERATORS or name in _TESTS}

@@ -125,7 +125,7 @@ def pattern(literals: Iterable[str]) -> re.Pattern[str]:
 
 
 def _own(tree: jinja2.nodes.Template, names: Container[str]) -> set[str]:
-    """Of `names`, those that the template sets whether or not the caller did."""
+    """Those of `names` that the template sets whether or not the caller did."""
     own: set[str] = set()
     defaults: set[str] = set()
 
