@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+import dovetail
 from dovetail.events import Call, Defect, Message
 from dovetail.formats.answers.call_envelope import ARGUMENTS, KEY, VALUE
 from dovetail.formats.derived import proof, sample_answers
+from dovetail.grammar import ControlToken
 from tests.formats.test_differencing import CONTROLS, LISTED, derived
 
 
@@ -52,3 +54,9 @@ def test_where_arguments_stand(text: str, slotted: str | None) -> None:
 def test_a_token_that_the_end_of_an_answer_spells_is_lost_in_text() -> None:
     fmt = derived(LISTED.replace("<|/calls|>", 'o"'), (*CONTROLS, 'o"'))
     assert "does not read back in pieces: its content is read as 'He said \"n'" in fmt.derived.derivation.reason
+
+
+def test_a_grammar_that_does_not_compile_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    fmt = dovetail.format("xlam")
+    monkeypatch.setattr(fmt, "mark", lambda literal: ControlToken("<|none|>"))
+    assert 'unknown special token: "<|none|>"' in proof.alone(fmt).grammar

@@ -161,7 +161,7 @@ def test_python_calls_but_for_large_numbers() -> None:
     assert r"<\|python_start\|>|^" in next(written(fmt))["fields"]["tool_calls"]["open_pattern"]
 
 
-@pytest.mark.parametrize("name", ["kimi_k25", "deepseek_v3", "deepseek_v31", "deepseek_v4"])
+@pytest.mark.parametrize("name", ["kimi_k25", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4"])
 def test_families_without_a_chat_template(name: str) -> None:
     assert best(dovetail.format(name))[1].differing == 0
 

@@ -11,9 +11,14 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.formats.derived.jinja import JinjaFormat
+from dovetail.formats.derived.jinja import JinjaFormat, jinja
+from dovetail.formats.derived.proof import Verdict
+from dovetail.formats.derived.template import Template
+from dovetail.formats.families.xlam import Xlam
 from dovetail.tokens import Segment
 from tests.formats import chat_templates
+from tests.formats.chat_templates import SMALL_CONTROLS
+from tests.formats.test_response_template_writing import BARE
 
 #: The family of each template, and what the template shows of an answer with content and calls.
 TEMPLATES = {
@@ -86,3 +91,17 @@ def _read(fmt: JinjaFormat, message: dict[str, Any], arguments: list[dict[str, A
     reader = fmt.reader(TOOLS, thinking=fmt.left_open(opened) and start == len(opened.text))
     answer = itertools.takewhile(lambda it: it.text not in fmt.end_of_turn, _from([*prompt.segments], start))
     return dovetail.fold([*reader.feed_segments(answer), *reader.finish()])
+
+
+def test_a_marker_that_is_text_in_the_family_may_be_a_control_token() -> None:
+    fmt = jinja(Template(BARE), (*SMALL_CONTROLS, "<|eot_id|>"), [Xlam()], ends=["<|im_end|>"])
+    assert (fmt.family_name, fmt.verdict) == ("xlam", Verdict())
+    call = '[{"name": "ping", "arguments": {}}]'
+    for control in (True, False):  # text that spells a token is text
+        segments = (Segment("So: ", False), Segment("<tool_call>", control), Segment(call, False))
+        reader = fmt.reader(TOOLS, thinking=False)
+        read = dovetail.fold([*reader.feed_segments([*segments, Segment("</tool_call>", control)]), *reader.finish()])
+        assert (read.content, [each.name for each in read.calls]) == (
+            ("So: ", ["ping"]) if control else (f"So: <tool_call>{call}</tool_call>", [])
+        )
+        assert read.defects == ()

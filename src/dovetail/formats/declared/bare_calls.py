@@ -33,7 +33,7 @@ class BareAnswers(plain_text.PlainTextAnswers):
 
     #: Whether calls may come without the marker.
     bare = True
-    #: Ordinary text that may end calls after the marker.
+    #: What may end calls after the marker.
     end = ""
 
     def answer(self, asked: Asked) -> Grammar:
@@ -83,7 +83,7 @@ class BareAnswers(plain_text.PlainTextAnswers):
         return self.mark(opener), Maybe(_BLANK)
 
     def _end(self) -> tuple[Node, ...]:
-        return (Maybe(ExactText(self.end)),) if self.end else ()
+        return (Maybe(self.mark(self.end)),) if self.end else ()
 
     def _text(self) -> Node:
         """Content that the reader does not take for a call."""

@@ -441,18 +441,22 @@ def _adapted_reader(
 ) -> type[CallReader]:
     """The family's reader with the template's reasoning tags (`block`) and ends of turn.
 
+    Markers that are text in the family may be control tokens of this tokenizer.
     `prompt` is a rendered prompt for an answer. If it ends in the opening tag and the newlines after it, the model does
     not write these newlines.
     """
     changes: dict[str, Any] = {}
-    tags, controls = (reader.think.strip(), reader.think_end.strip()), reader.controls
+    tags: tuple[str, ...] = (reader.think.strip(), reader.think_end.strip())
+    controls = reader.controls
     if block is not None and reader._read is CallReader._read:
         changes |= block._asdict()
         controls = (block.think, block.think_end.strip(), *(literal for literal in controls if literal not in tags))
-    else:  # the family's tags are text, and this tokenizer may have control tokens for them
-        controls = (*controls, *(tag for tag in tags if tag in tokenizer_controls and tag not in controls))
-    # A reader cannot tell a literal from a longer one that begins with it.
-    more_ends = tuple(end for end in ends if not any(c.startswith(end) or end.startswith(c) for c in controls))
+        tags = ()
+    in_text = (*tags, *(opener.strip() for opener in reader.text_openers), getattr(reader, "text_end", ""))
+    controls = (*controls, *_unlike(dict.fromkeys(mark for mark in in_text if mark in tokenizer_controls), controls))
+    if any(opener.strip() in controls for opener in reader.text_openers):
+        changes["text_openers"] = tuple(opener for opener in reader.text_openers if opener.strip() not in controls)
+    more_ends = _unlike(ends, controls)
     if more_ends:
         changes["ends"] = (*reader.ends, *more_ends)
     think, newlines = changes.get("think", reader.think), "\n" * changes.get("after_think", reader.after_think)
@@ -462,3 +466,8 @@ def _adapted_reader(
         return reader
     adapted: type[CallReader] = type(reader.__name__, (reader,), changes | {"controls": (*controls, *more_ends)})
     return adapted
+
+
+def _unlike(literals: Iterable[str], others: Sequence[str]) -> tuple[str, ...]:
+    """Those of `literals` that a reader can tell from `others`, because neither begins the other."""
+    return tuple(it for it in literals if not any(other.startswith(it) or it.startswith(other) for other in others))

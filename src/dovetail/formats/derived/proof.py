@@ -133,6 +133,8 @@ def verdict(fmt: Format, render: Render, parallel: bool, both: bool, messages: i
         grammar = _Grammar(fmt)
     except DovetailError as error:
         problems["grammar"] = error.message
+    except ValueError as error:  # from the compiler of grammars
+        problems["grammar"] = f"its grammar does not compile: {str(error).partition(chr(10))[0]}"
     try:
         rendered = _Rendered(fmt, render)
         for message in drawn:

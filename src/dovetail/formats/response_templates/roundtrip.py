@@ -91,7 +91,11 @@ def rendering(fmt: Format) -> Render:
     """Renders with `fmt`, after what it repairs in histories."""
 
     def render(messages: Any, tools: Any, opens: bool) -> Prompt:
-        return fmt.render(fmt.repair(messages, tools, off=_AS_SENT)[0], tools, add_generation_prompt=opens)
+        repaired = fmt.repair(messages, tools, off=_AS_SENT)[0]
+        try:
+            return fmt.render(repaired, tools, add_generation_prompt=opens)
+        except DovetailError:  # DeepSeek V3.2 takes no answer without reasoning, unless the model may not reason
+            return fmt.render(repaired, tools, add_generation_prompt=opens, thinking=False)
 
     return render
 
