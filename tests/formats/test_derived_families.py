@@ -104,3 +104,19 @@ def test_hunyuan_3_and_4(shared_data: Path) -> None:
         fmt = chat_templates.of_source(other, chat_templates.controls(other))
         calls = _layout(fmt)
         assert isinstance(calls, TagCalls) and calls.section == f"<tool_calls{suffix}>\n{{calls}}</tool_calls{suffix}>"
+
+
+def test_mirothinker() -> None:
+    """Its checkpoint's template writes Qwen3's calls; this is what its publisher's parser for vLLM reads."""
+    call = (
+        "<use_mcp_tool>\n<server_name>default</server_name>\n<tool_name>{name}</tool_name>\n<arguments>\n{arguments}\n"
+        "</arguments>\n</use_mcp_tool>"
+    )
+    shown = call.replace("{name}", "' + c.name + '").replace("{arguments}", "' + c.arguments | tojson + '")
+    source = listed(f"{{{{- '{shown}' }}}}", around=("", ""), between="\n")
+    fmt = chat_templates.of_source(source, ("<|im_start|>", *_ENDS), ends=_ENDS)
+    assert _layout(fmt) == NamedCalls("{calls}", call, between="\n")
+    assert [call.name for call in fmt.parse(fmt.write(ANSWER, thinking=False).text, TOOLS).calls] == [
+        "get_weather",
+        "now",
+    ]

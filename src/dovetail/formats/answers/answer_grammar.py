@@ -238,8 +238,9 @@ class AnswerGrammar:
 
     @property
     def text_openers(self) -> tuple[str, ...]:
-        """The ordinary texts that begin calls wherever they stand in content."""
-        return tuple(dict.fromkeys(opener.lstrip() for opener in self.reader.text_openers))
+        """The ordinary texts that begin calls wherever they stand in content: of several tags, the first."""
+        openers = (opener.lstrip() for opener in self.reader.text_openers)
+        return tuple(dict.fromkeys(opener[:1] + opener[1:].partition("<")[0].rstrip() for opener in openers))
 
     @property
     def _text_marks(self) -> tuple[str, ...]:
