@@ -93,6 +93,8 @@ def test_a_published_model_whose_format_is_derived(capsys: pytest.CaptureFixture
     assert main(["formats", "tencent/Hy3-preview"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "derived from the chat template of Hy3*" in shown and "--of FOLDER" in shown
+    assert main(["formats", "SmolLM2-135M-Instruct"]) == 0
+    assert "generic layout" in (shown := capsys.readouterr().out) and "SmolLM2* shows no tools" in shown
     assert main(["formats", "GigaChat"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["gigachat3", "gigachat35", "derived"]
 

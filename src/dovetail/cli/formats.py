@@ -79,9 +79,14 @@ def _named(name: str) -> Any:
         named = ((_listed(each) if each in FAMILIES else {"name": each}, models) for each, models in found.items())
         return [each | {"models": models} for each, models in named]
     ((format_name, models),) = found.items()
-    if format_name == DERIVED:
-        reason = f"the layout of calls is derived from the chat template of {models[0]}: `dovetail formats --of FOLDER`"
-        return {"format": "jinja", "family": DERIVED, "because": reason, "reads_calls": True, "models": models}
+    if format_name not in FAMILIES:
+        shown = (
+            f"the layout of calls is derived from the chat template of {models[0]}"
+            if format_name == DERIVED
+            else f"the chat template of {models[0]} shows no tools"
+        )
+        reason = f"{shown}: `dovetail formats --of FOLDER`"
+        return {"format": "jinja", "family": format_name, "because": reason, "reads_calls": True, "models": models}
     reason = f"{models[0]} is published with it; when a checkpoint is served, its own files decide"
     return _explained(FAMILIES[format_name]().because_of(reason)) | {"models": models}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +18,7 @@ _FILE = Path(__file__).with_name("published.yaml")
 
 @functools.cache
 def published() -> Mapping[str, tuple[str, ...]]:
-    """Format -> names of models, in which * stands for any text. `derived`: no family reads them."""
+    """Format -> names of models, in which * stands for any text. `derived` and `generic`: no family reads them."""
     models: Mapping[str, list[str]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
     return {name: tuple(patterns) for name, patterns in models.items()}
 
@@ -25,12 +26,14 @@ def published() -> Mapping[str, tuple[str, ...]]:
 def formats_of(model: str) -> Mapping[str, tuple[str, ...]]:
     """Format -> the names by which it was found for `model`, with or without its owner, in small or large letters.
 
-    A whole name has one format. A part of a name has all formats of the models that it occurs in. Raises
+    Hyphens and blanks may be left out. A whole name has one format. A part of a name has all formats of the models that it occurs in. Raises
     `UnknownFormat`, with names that are near, if there is no such model.
     """
     asked = model.rstrip("/").rpartition("/")[2].lower()
     entries = [(name, pattern) for name, patterns in published().items() for pattern in patterns]
-    fitting = [entry for entry in entries if fnmatchcase(asked, entry[1].lower())]
+    fitting = [entry for entry in entries if fnmatchcase(asked, entry[1].lower())] or [
+        entry for entry in entries if _fits_without_hyphens(asked, entry[1].lower())
+    ]
     if fitting:
         name, pattern = max(fitting, key=lambda entry: len(entry[1].rstrip("*")))
         return {name: (pattern,)}
@@ -44,3 +47,8 @@ def formats_of(model: str) -> Mapping[str, tuple[str, ...]]:
         f"no format or published model {model!r} is known{hint}. Of any other model, `dovetail formats --of FOLDER` "
         "tells how its chat template is read"
     )
+
+
+def _fits_without_hyphens(name: str, pattern: str) -> bool:
+    name, begun = (re.sub(r"[\s_-]", "", each) for each in (name, pattern.rstrip("*")))
+    return name.startswith(begun) if pattern.endswith("*") and not pattern.endswith("-*") else name == begun
