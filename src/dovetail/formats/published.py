@@ -26,8 +26,8 @@ def published() -> Mapping[str, tuple[str, ...]]:
 def formats_of(model: str) -> Mapping[str, tuple[str, ...]]:
     """Format -> the names by which it was found for `model`, with or without its owner, in small or large letters.
 
-    Hyphens and blanks may be left out. A whole name has one format. A part of a name has all formats of the models that it occurs in. Raises
-    `UnknownFormat`, with names that are near, if there is no such model.
+    Hyphens and blanks may be left out. A whole name has one format; a part of a name has all formats of the models that
+    it occurs in. Raises `UnknownFormat`, with names that are near, if there is no such model.
     """
     asked = model.rstrip("/").rpartition("/")[2].lower()
     entries = [(name, pattern) for name, patterns in published().items() for pattern in patterns]
