@@ -10,16 +10,17 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from dovetail.errors import DovetailError
 from dovetail.events import Call, Message
 from dovetail.formats.base import Format, as_sent
 from dovetail.formats.declarations import sorted_deeply
+from dovetail.formats.derived.proof import segments_from
 from dovetail.formats.prompts.history import REASONING_FIELDS, HistoryRules
 from dovetail.formats.prompts.turns import Alternation, Place
-from dovetail.tokens import Prompt
+from dovetail.tokens import Prompt, Segment
 
 #: Renders messages and tools, with or without a generation prompt. Raises a `DovetailError` if the template refuses.
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None, bool], Prompt]
@@ -92,6 +93,14 @@ class Block(NamedTuple):
     after_think_end: int
 
 
+class _Answer(NamedTuple):
+    """An answer: the prompt `before` it, whether it goes on after all of that, and its segments."""
+
+    before: Prompt
+    goes_on: bool
+    segments: tuple[Segment, ...]
+
+
 class Probe:
     """Answers questions about one template, whose text is `source`."""
 
@@ -99,6 +108,7 @@ class Probe:
         self._render = render
         self._source = source
         self._prompts: dict[str, Prompt | None] = {}
+        self._answers: dict[str, _Answer | None] = {}
         self._shows_objects, self._shows_strings = map(self._shows_arguments, (_ARGUMENTS, json.dumps(_ARGUMENTS)))
         takes_objects = self._shows_objects or not self._shows_strings
         self._arguments: Any = _ARGUMENTS if takes_objects else json.dumps(_ARGUMENTS)
@@ -429,18 +439,24 @@ class Probe:
 
         Control tokens that the family does not know are left out, because no reader takes them for text.
         """
-        opened, answered = self._prompt(_USER, open_turn=True), self._prompt(_USER, message)
-        if opened is None or answered is None:
+        answer = self._answered(message)
+        if answer is None:
             return "", Message()
-        before = opened.text
-        header = _common_prefix(before, answered.text)
-        continues = header == before
-        if not continues:
-            header = _PARTIAL_TAG.sub("", header)  # two different tags may begin alike
-        text = "".join(_pieces_from(answered, len(header), family.reader_type.controls))
-        # The family's tags may be text in this model.
-        left_open = family.left_open(opened) or before.rstrip().endswith(family.reader_type.think.strip())
-        return text, family.parse(text, _TOOLS, thinking=continues and left_open, bare_calls=False)
+        controls = family.reader_type.controls
+        text = "".join(piece for piece, control in answer.segments if not control or piece in controls)
+        left_open = answer.goes_on and (
+            # The family's tags may be text in this model.
+            family.left_open(answer.before) or answer.before.text.rstrip().endswith(family.reader_type.think.strip())
+        )
+        return text, family.parse(text, _TOOLS, thinking=left_open, bare_calls=False)
+
+    def _answered(self, message: Mapping[str, Any]) -> _Answer | None:
+        """The answer in the prompt; None if the template refuses it. All families are asked about the same answers."""
+        key = json.dumps(message)
+        if key not in self._answers:
+            opened, answered = self._prompt(_USER, open_turn=True), self._prompt(_USER, message)
+            self._answers[key] = None if opened is None or answered is None else _cut_out(opened, answered)
+        return self._answers[key]
 
 
 def _calls_it(message: Message) -> bool:
@@ -459,18 +475,16 @@ def _in_order(text: str, *words: str) -> bool:
     return places[0] >= 0 and places == sorted(places)
 
 
-@functools.lru_cache(16)  # all families are asked about the same answers
 def _common_prefix(a: str, b: str) -> str:
     return a[: next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
 
 
-def _pieces_from(prompt: Prompt, start: int, controls: Sequence[str]) -> Iterator[str]:
-    """The pieces of `prompt` from character `start` on, without control tokens that are not in `controls`."""
-    at = 0
-    for text, control in prompt.segments:
-        if not control or text in controls:
-            yield text[max(0, start - at) :]
-        at += len(text)
+def _cut_out(before: Prompt, answered: Prompt) -> _Answer:
+    header = _common_prefix(before.text, answered.text)
+    goes_on = header == before.text
+    if not goes_on:
+        header = _PARTIAL_TAG.sub("", header)  # two different tags may begin alike
+    return _Answer(before, goes_on, tuple(segments_from(answered, len(header))))
 
 
 def _call_opening(text: str, think_end: str) -> str:
