@@ -293,10 +293,13 @@ OF_MARKERS = (
 #: The same, where a marker looks ahead farther.
 FAR = {
     *(("markers", name) for name in ("deepseek_v32", "gemma4", "harmony", "pythonic", "solar_open")),
-    *(("halves in an argument", name) for name in ("deepseek_v32", "kimi_k3", "minicpm5")),
+    *(("halves in an argument", name) for name in ("deepseek_v32", "gigachat35", "kimi_k3", "minicpm5")),
     ("halves of markers", "deepseek_v41"),
     *(("openers", name) for name in ("kimi_k2", "lfm2", "pythonic")),
-    *(("nested markers", name) for name in ("deepseek_v32", "glm45", "minicpm5", "lfm2", "section_key_tags")),
+    *(
+        ("nested markers", name)
+        for name in ("deepseek_v32", "gigachat35", "glm45", "minicpm5", "lfm2", "section_key_tags")
+    ),
     *(("calls", name) for name in ("mistral", "lfm2")),
 }
 
