@@ -173,6 +173,7 @@ TO_WEATHER, THEN = f" to=get_weather{TYPED}", "<|end|><|start|>assistant"
         (f" to=get_weather<|channel|>analysis <|constrain|>xml{CITY}<|call|>", "", "", WEATHER, ["missing_message"]),
         (f'{TO_WEATHER}{{"city": "Paris"}}<|call|>', "", "", WEATHER, ["json_arguments"]),
         (f'{TO_WEATHER}<rfl:invoke name="get_weather">{CITY}<|call|>', "", "", WEATHER, ["stray_marker"]),
+        (f"{TO_WEATHER}<|message|>{CITY}<|call|>", "", "", WEATHER, ["stray_marker"]),
         (f"{TO_WEATHER}{CITY.removesuffix('</rfl:parameter>')}{CITY.replace('city', 'unit')}<|call|>", "", "",
          [("get_weather", '{"city": "Paris", "unit": "Paris"}')], ["missing_parameter_end"]),
         (f"{TO_WEATHER}in Paris<|end|>", "", "", [("get_weather", '{"malformed_arguments": "in Paris"}')],
