@@ -447,37 +447,7 @@ ADVISED: dict[str, tuple[Case, str, str]] = {
         "quantization",
         r"H200 \(SM90\) does not calculate in nvfp4, which needs SM100",
     ),
-    "a kernel that cannot start": (
-        Case(KIMI_K25, None, settings=EIGHT | {"kv_cache_dtype": "fp8"}, gpus="8x RTX PRO 6000"),
-        "attention_backend",
-        r"kv_cache_dtype is fp8 .*TRITON_MLA.* SM120, then needs 102,400 bytes of shared memory, of 101,376, and "
-        r"cannot start .*46721.* --attention-backend CUSTOM takes Dovetail's.* no vLLM was timed with it",
-    ),
-    "Dovetail's kernel": (
-        Case(
-            KIMI_K25,
-            None,
-            settings=EIGHT | {"kv_cache_dtype": "fp8", "attention_backend": "CUSTOM"},
-            gpus="8x RTX PRO 6000",
-        ),
-        "attention_backend",
-        r"attention_backend is CUSTOM \(command line\): Dovetail's; no vLLM was timed with it",
-    ),
 }
-
-
-@pytest.mark.parametrize(
-    ("settings", "gpus"),
-    [
-        ({"kv_cache_dtype": "bfloat16", "context": 8192}, "8x RTX PRO 6000"),
-        ({"kv_cache_dtype": "fp8"}, "8x H200"),
-        ({"kv_cache_dtype": "fp8", "attention_backend": "FLASHINFER"}, "8x RTX PRO 6000"),
-        ({"kv_cache_dtype": "fp8"}, None),
-    ],
-)
-def test_a_kernel_that_starts_needs_no_warning(tmp_path: Path, settings: dict[str, Any], gpus: str | None) -> None:
-    found = checked(tmp_path, Case(KIMI_K25, None, settings=EIGHT | settings, gpus=gpus))
-    assert not any(each.setting == "attention_backend" for each in found)
 
 
 @pytest.mark.parametrize("name", ADVISED)

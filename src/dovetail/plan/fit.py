@@ -12,7 +12,7 @@ from dovetail.checkpoints.drafter import Drafter
 from dovetail.checkpoints.methods import CLEAN_LOOKUP
 from dovetail.checkpoints.target import Target
 from dovetail.errors import PlanError
-from dovetail.plan import memory, pairing, parallel
+from dovetail.plan import latent_kernels, memory, pairing, parallel
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Setting
@@ -28,7 +28,7 @@ def check(
     _tree_under_grammar(plan)
     _argmax(plan)
     advice += [*_stored(plan), *_lookup(plan), *_gate(plan)]
-    return [*advice, *parallel.check(plan), *_memory(plan), *_kernels(plan), *_latent_kernel(plan)]
+    return [*advice, *parallel.check(plan), *_memory(plan), *_kernels(plan), *latent_kernels.check(plan)]
 
 
 def _context(plan: Candidate) -> None:
@@ -196,36 +196,3 @@ def _kernels(plan: Candidate) -> list[Advice]:
             f"SM{needed[0]}{needed[1]}: the weights save memory, not arithmetic",
         )
     ]
-
-
-#: The widths of latents for which Dovetail's kernel is compiled (engine/tuning/table.py), and of which is known what
-#: vLLM's needs.
-_LATENTS = (512, 64)
-_NOT_TIMED = "no vLLM was timed with it (docs/mla.md)"
-
-
-def _latent_kernel(plan: Candidate) -> list[Advice]:
-    """A warning of vLLM's kernel for FP8 latents on SM120 and SM121, which cannot start; a note on Dovetail's."""
-    attention, backend = plan.target.attention, plan.value("attention_backend")
-    capability = plan.gpus.gpu.capability if plan.gpus else None
-    if plan.engine != "vllm" or attention.kind != "mla" or attention.index_dim is not None:
-        return []
-    if backend == "CUSTOM":
-        return [Advice("note", "attention_backend", f"{plan.text('attention_backend')}: Dovetail's; {_NOT_TIMED}")]
-    fp8 = str(plan.value("kv_cache_dtype")).startswith("fp8")
-    if capability is None or capability[0] != 12 or not fp8 or backend not in (None, "TRITON_MLA"):
-        return []
-    if (attention.kv_lora_rank, attention.rope_dim) != _LATENTS:
-        return []
-    own = (
-        "--attention-backend CUSTOM takes Dovetail's (`pip install dovetail[vllm]` where vLLM runs), which fits: "
-        f"{_NOT_TIMED}"
-        if capability == (12, 0)
-        else "a cache in bfloat16 needs 63,488"
-    )
-    message = (
-        f"{plan.text('kv_cache_dtype')}: TRITON_MLA, the only kernel of vLLM 0.32 and 0.33 for dense MLA on "
-        f"SM{capability[0]}{capability[1]}, then needs 102,400 bytes of shared memory, of 101,376, and cannot start "
-        f"(vLLM issue 46721). {own}"
-    )
-    return [Advice("warning", "attention_backend", message)]

@@ -6,7 +6,7 @@ What it changes beside vLLM's `TRITON_MLA`: the K + 1 queries of a verification 
 with decode context parallelism they stay on the decode path, each with its own end on its rank; log-sum-exps are
 float32; FP8 rows are converted a quarter at a time and fit into sm_120's shared memory. Prefill is vLLM's own.
 
-No whole vLLM was timed with it (docs/mla.md), so nothing chooses it but the user.
+Nothing chooses it but the user; `plan/latent_kernels.py` has what it does beside vLLM's own.
 """
 
 from __future__ import annotations
