@@ -108,6 +108,24 @@ def test_each_hindrance_has_its_reason_and_no_figure(
         assert f"not measured, because {reason}" in capsys.readouterr().out
 
 
+def test_where_calls_are_refused_prose_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reason is the endpoint's own, and is said once; that is no failure, unless nothing is left."""
+    script = {"first": 0.001, "token": 0.0005, "refuses": ("dovetail", "tools")}
+    monkeypatch.setattr(bench, "HttpTransport", lambda *arguments: Scripted(**script))
+    words = ["bench", "http://a:1", "--matrix", "96,128 x 1", "--tokens", "8", "--requests", "2"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    reason = "it refuses a request that requires a call of a tool: 400: tools is unknown"
+    assert f"\ncalls: not measured, because {reason}\n" in shown and shown.count(reason) == 1
+    assert main([*words, "--kinds", "calls"]) == 2
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert [cell["because"] for cell in cells] == [None, reason, None, reason]
+
+
 def test_a_result_names_the_commit_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert versions()["python"].startswith("3.") and set(versions()) == {"aiohttp", "msgspec", "python"}
     described = commit()

@@ -84,6 +84,45 @@ VERDICTS: dict[str, tuple[Recording, str]] = {
         recording(step(Content("h"), finish="stop"), options=options(tools=2)),
         "the model answered in words, and called none of 2 tools",
     ),
+    "call in text": (
+        recording(
+            step(Content('```json\n{"name": "get_weather", '), Content('"arguments": {}}\n```'), finish="stop"),
+            options=options(tools=1),
+            request=msgspec.Raw(b'{"tools": [{"type": "function", "function": {"name": "get_weather"}}]}'),
+        ),
+        "the model wrote a call of get_weather as text, not as calls of this model are read: it stays content",
+    ),
+    "call in text, of Messages": (
+        recording(
+            step(Content('{"name": "one", "input": {}}'), finish="stop"),
+            options=options(tools=1),
+            request=msgspec.Raw(b'{"tools": [{"name": "one"}]}'),
+        ),
+        "the model wrote a call of one as text, not as calls of this model are read: it stays content",
+    ),
+    "JSON beside tools": (
+        recording(
+            step(Content("[1]"), finish="stop"), options=options(tools=1), request=msgspec.Raw(b'{"tools": [3]}')
+        ),
+        "the model answered in JSON, and called none of 1 tool",
+    ),
+    "JSON": (recording(step(Content("{}"), finish="stop")), "the model answered in JSON, and ended its turn"),
+    "JSON that was asked for": (
+        recording(step(Content('{"a": 1}'), finish="stop"), options=options(structured=True)),
+        "the model answered in JSON, as response_format asks, and ended its turn",
+    ),
+    "words in place of JSON": (
+        recording(step(Content("Sure: {}"), finish="stop"), options=options(structured=True)),
+        "the model answered in words, although response_format is set, and ended its turn",
+    ),
+    "a loop of words": (
+        recording(step(Content("Well. " + "Boil an egg: " * 7 + "Bo"), finish="stop")),
+        "the content ends in a loop: 'Boil an egg:' 7 times",
+    ),
+    "cut in a loop": (
+        recording(step(Reasoning("0, " * 40 + "0"), finish="length")),
+        "the reasoning ends in a loop: '0,' 40 times",
+    ),
     "called": (
         recording(step(FIRST, CallEnd(0), SECOND, CallEnd(1), finish="tool_calls")),
         "the model called one, two",
@@ -173,6 +212,13 @@ VERDICTS: dict[str, tuple[Recording, str]] = {
     "left out": (recording(left_out=("grammar", "steps")), "left out of the recording: grammar, steps"),
     "redacted": (recording(redacted=True), "texts are redacted: only their lengths were recorded"),
 }
+
+
+@pytest.mark.parametrize("changes", [{"redacted": True}, {"steps": (step(Content("a " * 40), guards=("loop",)),)}])
+def test_a_loop_is_told_once_and_not_of_texts_that_are_not_there(changes: dict[str, Any]) -> None:
+    it = recording(step(Content("a " * 40), finish="stop"))
+    assert "repeats" in [finding.kind for finding in verdict(it)]
+    assert "repeats" not in [finding.kind for finding in verdict(msgspec.structs.replace(it, **changes))]
 
 
 def test_a_guard_stands_at_its_step(dovetail: Dovetail, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from dovetail.verify.bundle import Bundles
 from dovetail.verify.journal import Header, Journal, digest
 from dovetail.verify.outcome import Failure, Outcome, Untested
 from dovetail.verify.report import html, junit, results, show
-from dovetail.verify.report.result import exit_code
+from dovetail.verify.report.result import UntestedResult, exit_code
 from dovetail.verify.runner import Plan, announced
 from dovetail.verify.suites.base import Figure
 from dovetail.verify.suites.protocol import Protocol
@@ -108,7 +108,7 @@ def test_a_missing_feature_is_no_fault_of_the_run() -> None:
 def test_a_terminal_shows_steps_evidence_and_what_was_not_tested() -> None:
     text = printed([outcome(0), *(outcome(i, BAD) for i in range(1, 9)), outcome(9, because="\x1b[2Jdown [red]")])
     assert "protocol" in text and "reader: 8 failures" in text and "and 3 more" in text
-    assert "not tested, because" in text and "down [red]" in text
+    assert re.search(r"not tested +because *\nprotocol +1 of 10 cases: ␛\[2Jdown \[red\] *\n", text)
     assert "\x1b" not in text and "[bold]" in text
     empty = Figure(None, 0)
     result = results(SUITES, [outcome(0)])
@@ -117,6 +117,18 @@ def test_a_terminal_shows_steps_evidence_and_what_was_not_tested() -> None:
     console = Console(file=io.StringIO(), width=120)
     show(msgspec.structs.replace(result, suites={"protocol": suite}), URLS, console)
     assert re.search(r"nothing +- +0", console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_what_was_not_tested_is_one_table_with_a_row_for_each_reason() -> None:
+    untested = [
+        UntestedResult("schema", "no tools"),
+        UntestedResult("long", "down"),
+        UntestedResult("calls", "no tools"),
+    ]
+    console = Console(file=io.StringIO(), width=120)
+    show(msgspec.structs.replace(results(SUITES, []), not_tested=tuple(untested)), URLS, console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert re.search(r"not tested +because\nschema, calls +no tools\nlong +down\n$", re.sub(" +\n", "\n", shown))
 
 
 def test_a_terminal_shows_both_endpoints() -> None:

@@ -25,7 +25,7 @@ from dovetail.verify.suites import Calls, Injection, Long, Protocol, Schema, Spe
 from dovetail.verify.suites.calls import Confusion, Reference
 from dovetail.verify.suites.recorded import Run, read_results, read_samples
 from tests.verify.broken import NeverCalls, NoConstraint, WrongVerification, text_becomes_control
-from tests.verify.harness import AppTransport, Only, endpoint, gateway, kimi, verified
+from tests.verify.harness import AppTransport, Change, Only, endpoint, gateway, kimi, verified
 from tests.verify.model import Model, wished
 
 
@@ -62,6 +62,52 @@ def test_whether_schemas_are_enforced_is_a_figure() -> None:
     outcomes = verified(endpoint(AppTransport(gateway(NoConstraint()))), suites=[suite])
     assert figures(outcomes, suite)[name] == 0
     assert "do not validate: schema_mismatch" in outcomes[0].failures[0].evidence
+
+
+def refusing(*fields: str) -> Change:
+    """A change of replies: a request with one of these fields is refused."""
+
+    def change(path: str, body: Any, reply: Reply) -> Reply:
+        asked = json.loads(body or b"{}")
+        refused = next((name for name in fields if name in asked), None)
+        error = json.dumps({"error": {"message": f"no {refused} here"}}).encode()
+        return reply if refused is None else Reply(400, {}, error)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("field", "because"),
+    [
+        ("tools", "it refuses a request with tools: 400: no tools here"),
+        ("tool_choice", "it refuses a request that names a tool: 400: no tool_choice here"),
+    ],
+)
+def test_where_calls_are_refused_schemas_are_those_of_a_response_format(field: str, because: str) -> None:
+    suite = Only(Schema(), "kind/set_switch", "kind/nested", "forbidden/set_switch")
+    transport = AppTransport(gateway(), refusing(field))
+    outcomes = verified(endpoint(transport), suites=[suite])
+    assert [outcome for outcome in outcomes if not outcome.passed] == []
+    shown = figures(outcomes, suite)
+    assert shown["finished answers that validate"] == 1 and "finished calls that validate" not in shown
+    assert shown["answers that validate where the prompt asks for others"] == 1
+    asked = [json.loads(body) for path, body in transport.requests if body and b"response_format" in body]
+    assert len(asked) == 6 and not any("tools" in each or "tool_choice" in each for each in asked)
+    assert '"on": {"type": "boolean"}' in asked[0]["messages"][-1]["content"]
+    (untested,) = results([Schema()], outcomes).not_tested
+    assert untested.because == f"{because} (a response_format was tested in place of calls)"
+    free = verified(endpoint(AppTransport(gateway(NoConstraint()), refusing(field))), suites=[suite])
+    assert "the content does not validate" in free[-1].failures[0].evidence
+
+
+def test_an_endpoint_without_calls_and_formats_has_no_result_for_schemas() -> None:
+    transport = AppTransport(gateway(), refusing("response_format", "tools"))
+    (outcome,) = verified(endpoint(transport), suites=[Only(Schema(), "kind/set_switch")])
+    assert outcome.untested is not None and not outcome.untested.blocking
+    assert outcome.untested.because == (
+        "it refuses a request with tools: 400: no tools here; and with a response_format it refused a request: "
+        "400: no response_format here"
+    )
 
 
 class Chatty(Model):

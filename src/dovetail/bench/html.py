@@ -40,7 +40,7 @@ def html(result: Result) -> str:
     sections: list[Section] = [("Decode speed of one over the other, with 95 % intervals", [maps], [])] if maps else []
     for title, cells in _grouped(result.cells, lambda cell: f"{cell.endpoint}: {cell.kind}"):
         rows = [row for name, of in _FIGURES.items() if (row := _row(cells, name, of))]
-        sections.append((title, rows, [text for cell in cells for text, _ in problems(cell)]))
+        sections.append((title, rows, [text for text, _ in problems(cells)]))
     template = Path(__file__).with_name("matrix.html")
     return page(template, title="dovetail bench", sections=sections, result=result)
 

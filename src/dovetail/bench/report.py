@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.console import Console
@@ -49,23 +49,38 @@ def _endpoint(endpoint: str, cells: list[Cell], console: Console) -> None:
         )
         if all(cell.acceptance is None for cell in cells):
             console.print("tokens a step are unknown: the endpoint reports no drafting", style="dim")
+    for text, style in problems(cells):
+        console.print(escape(text), style=style, soft_wrap=True)
+
+
+def problems(cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
+    """What is wrong with one endpoint's cells or figures: sentences, and the style of each on a terminal."""
+    reasons: dict[str, list[Cell]] = {}
     for cell in cells:
-        for text, style in problems(cell):
-            console.print(escape(text), style=style, soft_wrap=True)
+        if cell.because is not None:
+            reasons.setdefault(cell.because, []).append(cell)
+    for because, empty in reasons.items():
+        yield f"{_places(empty, cells)}: not measured, because {because}", "yellow"
+    for cell in cells:
+        if cell.calls.wrong:
+            share = f"{cell.calls.wrong} of {cell.calls.checked} answers with calls are wrong"
+            yield f"{_place(cell)}: {share}: {cell.calls.because}", "bold red"
+        if cell.late_answers is not None:
+            yield f"{_place(cell)}: {cell.late_answers}", "yellow"
+        if cell.cached_share is not None and cell.cached_share > 0.1:
+            yield f"{_place(cell)}: {cell.cached_share:.0%} of the prompts' tokens came from a cache", "yellow"
 
 
-def problems(cell: Cell) -> Iterator[tuple[str, str]]:
-    """What is wrong with a cell or its figures: sentences, and the style of each on a terminal."""
-    place = f"{cell.context} x {cell.concurrency} {cell.kind}, drafting {cell.speculation}"
-    if cell.because is not None:
-        yield f"{place}: not measured, because {cell.because}", "yellow"
-    if cell.calls.wrong:
-        share = f"{cell.calls.wrong} of {cell.calls.checked} answers with calls are wrong"
-        yield f"{place}: {share}: {cell.calls.because}", "bold red"
-    if cell.late_answers is not None:
-        yield f"{place}: {cell.late_answers}", "yellow"
-    if cell.cached_share is not None and cell.cached_share > 0.1:
-        yield f"{place}: {cell.cached_share:.0%} of the prompts' tokens came from a cache", "yellow"
+def _places(some: Sequence[Cell], cells: Sequence[Cell]) -> str:
+    """Which cells `some` are: all of some kinds, or each by its place."""
+    kinds = dict.fromkeys(cell.kind for cell in some)
+    if len(some) > 1 and len(some) == sum(cell.kind in kinds for cell in cells):
+        return " and ".join(kinds)
+    return "; ".join(map(_place, some))
+
+
+def _place(cell: Cell) -> str:
+    return f"{cell.context} x {cell.concurrency} {cell.kind}, drafting {cell.speculation}"
 
 
 def _row(cell: Cell) -> tuple[str, ...]:

@@ -39,7 +39,9 @@ _INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit codes: 0 every cell is measured and every call right; 1 a call was wrong; 2 a cell is empty; 130 stopped."""
+    """Exit codes: 0 all is measured that the endpoints do not refuse, and calls are right; 1 a call was wrong; 2 a cell
+    is empty; 130 stopped.
+    """
     if "before" in arguments:
         return _compare(arguments)
     plan = _plan(arguments)
@@ -127,7 +129,8 @@ def _report(
         show(result, Console(highlight=False))
     if stopped:
         return _INTERRUPTED
-    if any(cell.because is not None for cell in cells):
+    refused = {target.refuses_calls for target in targets}
+    if all(cell.because is not None for cell in cells) or any({cell.because} - {None} - refused for cell in cells):
         return 2
     return 1 if any(cell.calls.wrong for cell in cells) else 0
 

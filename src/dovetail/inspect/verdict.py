@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning
-from dovetail.gateway.observe.recording import RecordedOptions, RecordedStep, Recording
+from dovetail.gateway.observe.recording import RecordedOptions, Recording
+from dovetail.inspect.answer_text import call_in, is_json, loop_at_the_end
 from dovetail.reading import MALFORMED
 from dovetail.reading.defects import KINDS
 
@@ -27,6 +28,8 @@ _GUARDED = {
     "silent_turn": "the answer ended without content and without a call",
     "loop": "the answer repeats itself",
 }
+#: Characters of a text that repeats.
+_SHOWN = 60
 _INDEX = re.compile(r"[0-9]{1,9}")
 #: A word, and the beginning of another one.
 _PROSE = re.compile(r"[^\W\d_][^\s]*+\s++\S")
@@ -72,7 +75,7 @@ def _answers(recording: Recording) -> Iterator[Finding]:
     options = recording.options
     choices = sorted({step.choice for step in recording.steps})
     for choice in choices:
-        answer = _Answer([step for step in recording.steps if step.choice == choice])
+        answer = _Answer(recording, choice)
         prefix = f"choice {choice}: " if len(choices) > 1 else ""
         in_reasoning = recording.prompt is not None and recording.prompt.in_reasoning
         for finding in answer.findings(options, in_reasoning):
@@ -82,7 +85,9 @@ def _answers(recording: Recording) -> Iterator[Finding]:
 class _Answer:
     """The answer of one choice: its calls, where it was when it ended, and how it ended."""
 
-    def __init__(self, steps: Sequence[RecordedStep]) -> None:
+    def __init__(self, recording: Recording, choice: int) -> None:
+        self._recording = recording
+        steps = [step for step in recording.steps if step.choice == choice]
         self._last = steps[-1]
         self._checks = [check for step in steps for check in step.checks]
         self._tokens = sum(len(step.tokens) for step in steps)
@@ -93,6 +98,7 @@ class _Answer:
         written = [token for step in steps for token in step.tokens[len(step.tokens) - step.inserted :]]
         self._inserted = "".join(token.text for token in written)
         self._open = [call for call in self._starts if call.index not in ended]
+        self._content = "".join(event.text for event in self._events if isinstance(event, Content))
 
     def findings(self, options: RecordedOptions | None, in_reasoning: bool) -> Iterator[Finding]:
         match self._last.finish:
@@ -122,6 +128,7 @@ class _Answer:
                 yield Finding("invalid_call", text, True)
         for text in misfits(self._events):
             yield Finding("misfit", text, True)
+        yield from self._repeated()
         defects = Counter(event.kind for event in self._events if isinstance(event, Defect))
         for kind, count in defects.items():
             times = f" ({count} times)" if count > 1 else ""
@@ -136,14 +143,37 @@ class _Answer:
         """How an answer ended whose last token ends the turn."""
         if self._starts:
             return Finding("called", "the model called " + ", ".join(call.name for call in self._starts))
-        if any(isinstance(event, Content) and event.text.strip() for event in self._events):
-            if options is not None and options.tools:
-                tools = _count(options.tools, "tool")
-                return Finding("no_call", f"the model answered in words, and called none of {tools}")
-            return Finding("answered", "the model answered in words, and ended its turn")
+        if self._content.strip():
+            return self._answered(options)
         if any(isinstance(event, Reasoning) for event in self._events):
             return Finding("ended_in_reasoning", "the model ended its turn in reasoning: no content, no call", True)
         return Finding("empty", f"the model ended its turn without any text, after {self._tokens} tokens", True)
+
+    def _answered(self, options: RecordedOptions | None) -> Finding:
+        """What the content of an answer without calls is."""
+        name = call_in(self._content, _tools(self._recording))
+        if name is not None:
+            text = f"the model wrote a call of {name} as text, not as calls of this model are read: it stays content"
+            return Finding("call_in_text", text, True)
+        how = "in JSON" if is_json(self._content) else "in words"
+        if options is not None and options.structured:
+            asked = "as response_format asks" if how == "in JSON" else "although response_format is set"
+            return Finding("answered", f"the model answered {how}, {asked}, and ended its turn")
+        if options is not None and options.tools:
+            return Finding("no_call", f"the model answered {how}, and called none of {_count(options.tools, 'tool')}")
+        return Finding("answered", f"the model answered {how}, and ended its turn")
+
+    def _repeated(self) -> Iterator[Finding]:
+        """A loop in which the answer ends, unless a guard has reported one."""
+        found = any(isinstance(event, Defect) and event.kind == "loop" for event in self._events)
+        if found or "loop" in self._guards or self._recording.redacted:
+            return
+        reasoning = "".join(event.text for event in self._events if isinstance(event, Reasoning))
+        for where, text in (("content", self._content), ("reasoning", reasoning)):
+            loop = loop_at_the_end(text)
+            if loop is not None:
+                shown = loop.text if len(loop.text) <= _SHOWN else f"{loop.text[:_SHOWN]} …"
+                yield Finding("repeats", f"the {where} ends in a loop: {shown!r} {loop.times} times", True)
 
     def _place(self, in_reasoning: bool) -> str:
         """Where the answer was when it ended."""
@@ -159,6 +189,16 @@ class _Answer:
                 return "in reasoning"
             case _:
                 return "in reasoning, before any text" if in_reasoning else "before any text"
+
+
+def _tools(recording: Recording) -> list[str]:
+    """The names of the request's tools, in any API; none where the request was left out."""
+    try:
+        tools = msgspec.json.decode(recording.request)["tools"]
+        functions = [tool.get("function", tool) for tool in tools]
+        return [name for function in functions if isinstance(name := function.get("name"), str)]
+    except (msgspec.DecodeError, LookupError, TypeError, AttributeError):
+        return []
 
 
 def _call(call: CallStart) -> str:

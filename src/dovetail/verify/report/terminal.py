@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dovetail.verify.outcome import STEPS, Failure
-from dovetail.verify.report.result import Result
+from dovetail.verify.report.result import Result, UntestedResult
 from dovetail.verify.suites.base import Figure
 
 _SHOWN = 5  # failures of one step
@@ -42,9 +42,21 @@ def _show_one(result: Result, url: str, console: Console) -> None:
     if table.row_count:
         console.print(table)
     _show_failures(result.failures, console)
-    for untested in result.not_tested:
-        line = f"[yellow]{untested.suite} not tested, because {escape(clean(untested.because))}[/]"
-        console.print(line, soft_wrap=True)
+    _show_untested(result.not_tested, console)
+
+
+def _show_untested(untested: tuple[UntestedResult, ...], console: Console) -> None:
+    """One table, with a row for each reason."""
+    suites: dict[str, list[str]] = {}
+    for each in untested:
+        suites.setdefault(each.because, []).append(each.suite)
+    if not suites:
+        return
+    table = Table("not tested", "because", box=None, pad_edge=False, header_style="bold yellow")
+    for because, names in suites.items():
+        table.add_row(", ".join(dict.fromkeys(names)), escape(clean(because)), style="yellow")
+    console.print()
+    console.print(table)
 
 
 def _show_failures(failures: tuple[Failure, ...], console: Console) -> None:
