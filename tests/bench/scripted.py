@@ -46,7 +46,7 @@ class Scripted:
     `burst`: tokens of each delta. `stop`: the tokens of an answer, if it ends early. `usage`: every, end or none.
     `refuses`: fields of requests that are refused. `drafts`: it is Dovetail, and drafting makes a token take half as
     long. `arguments`: of each call. `slow`: seconds that the first request of all takes longer. `counters`: it counts
-    drafts in /metrics as vLLM does, and not in its answers.
+    drafts in /metrics as vLLM does, and not in its answers. `of_tools`: tokens that tools add to a prompt.
     """
 
     def __init__(self, **script: Any) -> None:
@@ -55,7 +55,7 @@ class Scripted:
         self.usage, self.refuses = "every", ("dovetail",)
         self.drafts, self.tokenizes, self.context = False, True, 100_000
         self.arguments, self.slow, self.status = '{"city": "Paris"}', 0.0, 200
-        self.counters = False
+        self.counters, self.of_tools = False, 0
         self.__dict__.update(script)
         self.prompts: list[str] = []
         self.bodies: list[Mapping[str, Any]] = []
@@ -74,7 +74,8 @@ class Scripted:
             return _page(self._counters(), now()) if self.counters else _whole({}, now(), 404)
         if path == "/v1/models":
             return _whole({"data": [{"id": "m", "max_model_len": self.context}]}, now())
-        count = REST + len(request["messages"][0]["content"].split())
+        tools = self.of_tools if "tools" in request else 0
+        count = REST + tools + len(request["messages"][0]["content"].split())
         if path == "/tokenize":
             return _whole({"count": count}, now(), 200 if self.tokenizes else 404)
         refused = [name for name in self.refuses if name in json.dumps(request)]

@@ -126,6 +126,20 @@ def test_where_calls_are_refused_prose_is_measured(
     assert [cell["because"] for cell in cells] == [None, reason, None, reason]
 
 
+def test_calls_that_do_not_fit_a_short_prompt_are_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "HttpTransport", lambda *arguments: Scripted(first=0.001, token=0.0005, of_tools=100))
+    words = ["bench", "http://a:1", "--matrix", "96 x 1", "--tokens", "8", "--requests", "2"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "96 x 1 calls, drafting unknown: not measured, because its shortest prompt has 125 tokens, more than 96"
+        in shown
+    )
+    assert main([*words, "--kinds", "calls"]) == 2
+
+
 def test_a_result_names_the_commit_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert versions()["python"].startswith("3.") and set(versions()) == {"aiohttp", "msgspec", "python"}
     described = commit()

@@ -52,6 +52,17 @@ def test_it_drafts_beside_one_that_does_not(folders: tuple[Path, Path]) -> None:
     assert ids(batches["gated"]) == ids(batches["fixed"]) == ids(batches["two"])
 
 
+def test_its_own_number_may_be_more_than_the_drafters_and_at_most_the_servers(folders: tuple[Path, Path]) -> None:
+    """Where a measured gate may draft up to 4, and the drafter's own number is 2."""
+    made = load_core(*folders, draft_tokens=2, max_draft_tokens=4, gate="measured", threads=1)
+    numbers = {"own": None, "four": 4, "nine": 9}
+    wanted = {name: msgspec.structs.replace(FIXED, draft_tokens=number) for name, number in numbers.items()}
+    batches = batches_of(made, wanted)
+    for name, drafted in {"own": 2, "four": 4, "nine": 4}.items():
+        assert all(batch.drafted == drafted for batch in batches[name][1:-4]), name
+    assert ids(batches["own"]) == ids(batches["four"]) == ids(batches["nine"])
+
+
 def test_the_limits_of_batch_and_context_hold(folders: tuple[Path, Path]) -> None:
     batches = batches_of(core(folders, Limits(up_to_batch=1)), {"one": FIXED, "other": FIXED})
     assert not any(batch.drafted for each in batches.values() for batch in each)

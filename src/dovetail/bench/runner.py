@@ -50,6 +50,8 @@ class Run:
         self.cells: list[Cell] = [*cells]
         self._plan, self._targets = plan, targets
         self._failed: dict[str, str] = {}
+        #: Why calls could not be measured that an endpoint does not take, or not in so short a prompt.
+        self.lacking: set[str] = set()
 
     async def prepare(self) -> None:
         for target in self._targets:
@@ -114,6 +116,8 @@ class Run:
                         await self._wave(variant, wave)
                     except NotTested as reason:
                         variant.reason = reason.because
+                        if variant.empty.kind == "calls" and not reason.blocking:
+                            self.lacking.add(reason.because)
                 progress(concurrency, _shown(variant))
 
     async def _wave(self, variant: _Variant, wave: int) -> None:

@@ -32,14 +32,13 @@ _PROBE = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 class Target:
     """`name`: the endpoint in reports. `variants`: how its drafting can be set, with the fields that do it.
 
-    `refuses_calls`: why no calls can be measured, once they were asked for; None if they can.
     `shared_prefix`: all prompts of a length have the same beginning.
     """
 
     def __init__(self, endpoint: Endpoint, transport: TimedTransport, *, shared_prefix: bool = False) -> None:
         self.name = endpoint.url
         self.variants: dict[Speculation, Mapping[str, Any]] = {"unknown": {}}
-        self.refuses_calls: str | None = None
+        self._refuses_calls: str | None = None
         self._endpoint, self._transport = endpoint, transport
         self._fields: Mapping[str, Any] = {}
         self._ignore_eos: Mapping[str, Any] = {}
@@ -112,12 +111,12 @@ class Target:
 
     async def _check_calls(self) -> None:
         """Raises `NotTested` if the endpoint refuses a request that requires a call."""
-        if self.refuses_calls is None:
+        if self._refuses_calls is None:
             refused = await self._refusal({"tools": [TOOL], "tool_choice": "required"})
             if refused is None:
                 return
-            self.refuses_calls = f"it refuses a request that requires a call of a tool: {refused}"
-        raise NotTested(self.refuses_calls, blocking=False)
+            self._refuses_calls = f"it refuses a request that requires a call of a tool: {refused}"
+        raise NotTested(self._refuses_calls, blocking=False)
 
     async def take(self, own: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """Count the tokens of the user's prompts, and put together those between the same powers of two.

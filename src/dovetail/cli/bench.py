@@ -39,8 +39,8 @@ _INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit codes: 0 all is measured that the endpoints do not refuse, and calls are right; 1 a call was wrong; 2 a cell
-    is empty; 130 stopped.
+    """Exit codes: 0 all is measured, but for calls that an endpoint does not take; 1 a call was wrong; 2 a cell is
+    empty; 130 stopped.
     """
     if "before" in arguments:
         return _compare(arguments)
@@ -129,8 +129,8 @@ def _report(
         show(result, Console(highlight=False))
     if stopped:
         return _INTERRUPTED
-    refused = {target.refuses_calls for target in targets}
-    if all(cell.because is not None for cell in cells) or any({cell.because} - {None} - refused for cell in cells):
+    reasons = [cell.because for cell in cells if cell.because is not None]
+    if len(reasons) == len(cells) or any(reason not in measuring.lacking for reason in reasons):
         return 2
     return 1 if any(cell.calls.wrong for cell in cells) else 0
 

@@ -13,12 +13,15 @@ import difflib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Container, Sequence
 from importlib import import_module
 
 from dovetail import __version__
 from dovetail.errors import DovetailError
 
+#: When the command began, before its module and what that needs were imported.
+BEGAN = time.perf_counter()
 REFUSED = 2
 INTERRUPTED = 128 + signal.SIGINT
 _LONGEST = 2000  # characters of a message; the list of all settings takes half of that

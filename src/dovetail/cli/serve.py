@@ -24,6 +24,7 @@ import dovetail
 from dovetail.checkpoints import fixed_sampling
 from dovetail.checkpoints.files import has_weights
 from dovetail.cli.embedded_engine import LoadingBar, embedded_engine
+from dovetail.cli.main import BEGAN
 from dovetail.cli.plan import introduce, resolved
 from dovetail.cli.terminal import PROBLEM, address_of, curl
 from dovetail.completion import Engine
@@ -78,7 +79,8 @@ def run(arguments: argparse.Namespace) -> None:
             if plan.value("engine") == "embedded":
                 loading = LoadingBar(console)
                 app, engine = embedded_app(plan, keys, loading)
-                asyncio.run(serve_app(app, engine, listener, console, loading, keys=keys, options=options))
+                serving = serve_app(app, engine, listener, console, loading, keys=keys, options=options, began=BEGAN)
+                asyncio.run(serving)
             else:
                 asyncio.run(cancelled_by_signals(_serve_external(plan, keys, listener, console, options)))
 
@@ -282,7 +284,7 @@ def _serve_external(
     engine = external_engine(plan, fmt, tokenizer, progress, console)
     app = gateway_app(plan, keys, engine, fmt, tokenizer)
     check = functools.partial(check_engine, plan, engine, fmt, tokenizer, console)
-    return serve_app(app, engine, listener, console, progress, check, keys=keys, options=options)
+    return serve_app(app, engine, listener, console, progress, check, keys=keys, options=options, began=BEGAN)
 
 
 def _introduce(plan: Plan, keys: ClientKeys, console: Console) -> None:

@@ -129,7 +129,9 @@ class LLMCore:
 
     def add(self, request_id: str, completion: Completion) -> None:
         """Queue a completion. Raises `InvalidRequest`, `ContextExceeded` or `EngineBusy`."""
-        most = self._draft_tokens if completion.gated else min(self._settings.draft_tokens, self._draft_tokens)
+        most = self._draft_tokens
+        if not completion.gated and completion.draft_tokens is None:
+            most = min(self._settings.draft_tokens, most)
         self.scheduler.add(
             Request(
                 request_id,

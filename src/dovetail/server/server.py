@@ -148,13 +148,13 @@ async def serve_app(
     *,
     keys: ClientKeys,
     options: ServerOptions,
+    began: float,
 ) -> None:
-    """Start the engine and answer requests until a signal.
+    """Start the engine and answer requests until a signal. `began`: when the command did, by `time.perf_counter`.
 
     `loading` is entered while the engine starts. `check` runs when it has started, before the server is ready. Raises
     the engine's error if the engine gives up for good.
     """
-    started = time.perf_counter()
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(_remove_signal_handlers)
         await stack.enter_async_context(keys.reloaded())
@@ -166,7 +166,7 @@ async def serve_app(
         if options.metrics is not None:
             served = _metrics_served(app.state.metrics_app, options.metrics, options.connections, options.tls)
             await stack.enter_async_context(served)
-        console.print(f"ready in {time.perf_counter() - started:.1f} s; Ctrl-C stops", style="dim")
+        console.print(f"ready in {time.perf_counter() - began:.1f} s; Ctrl-C stops", style="dim")
         server = GracefulServer(app, engine, app.state.draining, options)
         # An engine in another process may die for good; the future then has the error.
         gave_up: asyncio.Future[EngineError] | None = getattr(engine, "gave_up", None)

@@ -52,6 +52,17 @@ def config(
     )
 
 
+@pytest.mark.parametrize(
+    ("method", "runner", "whole"), [("ngram_gpu", False, True), ("ngram_gpu", True, False), ("ngram", False, False)]
+)
+def test_the_older_runners_ngram_gpu_makes_all_drafts(method: str, runner: bool, whole: bool) -> None:
+    made = config(runner=runner)
+    made.speculative_config.method = method
+    assert graphs.makes_all_drafts(made) is whole
+    made.speculative_config = None
+    assert not graphs.makes_all_drafts(made)
+
+
 def added(made: Any) -> Any:
     graphs.add_list(made)
     return made.speculative_config.num_speculative_tokens_per_batch_size

@@ -91,6 +91,14 @@ def available(config: Any, most: int, lookup: Sequence[int] | None) -> Callable[
     return numbers_for
 
 
+def makes_all_drafts(config: Any) -> bool:
+    """Whether the drafter has to make the full number in every step: `ngram_gpu` fails on the older model runner if it
+    is asked for fewer (vLLM 0.32 and 0.33, v1/spec_decode/ngram_proposer_gpu.py).
+    """
+    speculation = config.speculative_config
+    return speculation is not None and speculation.method == "ngram_gpu" and not config.use_v2_model_runner
+
+
 def _has_graphs(config: Any) -> bool:
     return bool(config.compilation_config.cudagraph_mode.has_full_cudagraphs())
 

@@ -53,6 +53,7 @@ class GatedScheduler(Scheduler):
         settings = gate_settings.read(vllm_config.additional_config)
         super().__init__(vllm_config, *args, **kwargs)
         self._shared_step = vllm_config.parallel_config.data_parallel_size > 1
+        self._makes_all = self._shared_step or graphs.makes_all_drafts(vllm_config)
         self._costs: Path | None = None
         costs: CostModel | None = None
         stages = vllm_config.parallel_config.pipeline_parallel_size > 1
@@ -98,7 +99,7 @@ class GatedScheduler(Scheduler):
         self.gate.scheduled(names, [self._decoding(request) for request in ready], self.requests)
         for request in ready:
             self._hand_out(request, self.gate.allowed(request.request_id))
-        if ready and not self._shared_step:
+        if ready and not self._makes_all:
             scheduler_output.num_spec_tokens_to_schedule = self.gate.depth
         elif ready and not self.gate.depth and getattr(self, "can_skip_drafts", False):
             scheduler_output.skip_drafts = True  # vLLM 0.33 skips drafting if all ranks set this
