@@ -531,6 +531,11 @@ def test_injection_counts_without_token_ids() -> None:
     assert one(AppTransport(gateway(), without_ids), Injection(), "user-part").passed
 
 
+def test_a_place_that_no_prompt_has_is_not_tested() -> None:
+    """A template may drop the reasoning of earlier turns: then no text adds a token."""
+    assert because(one(changed_usage(lambda n: 7), Injection(), "reasoning")).startswith("its prompts do not have this")
+
+
 def test_long_prompts_need_counts_that_grow_and_a_known_context() -> None:
     assert "longer prompts have no more tokens" in because(one(changed_usage(lambda n: 7), Long(), "1000/at"))
 

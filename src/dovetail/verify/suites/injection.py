@@ -59,17 +59,23 @@ class Injection(Suite):
         for literal in literals:
             spelled = await target.answer(_with(case.request, _NEUTRAL + literal * _COPIES))
             difference = await language.prompt_difference(target.endpoint, spelled)
+            added = prompt_tokens(spelled) - base
             if difference:
                 what = f"{literal} in a text changes the prompt: {difference}"
-            elif difference is None and prompt_tokens(spelled) - base <= _COPIES + _SLACK:
-                what = (
-                    f"{_COPIES} times {literal} in a text add {prompt_tokens(spelled) - base} tokens: they are "
-                    "control tokens"
-                )
+            elif difference is None and added <= _COPIES + _SLACK:
+                if added == 0:
+                    await _check_text_counts(case.request, base, target)
+                what = f"{_COPIES} times {literal} in a text add {added} tokens: they are control tokens"
             else:
                 continue
             findings.append(Finding(what, "prompt", spelled, decided=True))
         return Checked(tuple(findings))
+
+
+async def _check_text_counts(request: Mapping[str, Any], base: int, target: Target) -> None:
+    """Raises `NotTested` if a longer text without control tokens adds none to the prompt either."""
+    if prompt_tokens(await target.answer(_with(request, _NEUTRAL * _COPIES))) == base:
+        raise NotTested("its prompts do not have this text, whatever it says", blocking=False)
 
 
 def _with(request: Mapping[str, Any], text: str) -> dict[str, Any]:
