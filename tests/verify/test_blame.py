@@ -280,6 +280,17 @@ def test_a_forced_call_that_runs_to_its_limit_is_a_failure(case: str) -> None:
     assert "did not end after its calls, but ran to its limit of 256 tokens" in outcome.failures[0].evidence
 
 
+def test_a_forced_call_that_is_cut_in_its_arguments_is_not_tested() -> None:
+    def cut(response: Any) -> None:
+        (choice,) = response["choices"]
+        if calls := choice["message"].get("tool_calls"):
+            choice["finish_reason"] = "length"
+            calls[0]["function"]["arguments"] = calls[0]["function"]["arguments"][:-1]
+
+    outcome = protocol(replied(cut, streamed=False), "tool-choice/required")[0]
+    assert outcome.untested and "ran to its limit of 256 tokens" in outcome.untested.because
+
+
 def test_forced_calls_without_an_end_are_failures_of_the_schema_suite() -> None:
     suite = Only(Schema(), "kind/set_switch")
     (outcome,) = verified(endpoint(replied(endless, streamed=False)), suites=[suite])

@@ -137,9 +137,16 @@ def prompt_tokens(exchange: Exchange) -> int:
 
 
 def endless_calls(exchange: Exchange, least: int) -> list[Finding]:
-    """A finding if calls had to come, at least `least` of them did, and the answer ran into the limit on tokens."""
+    """A finding if calls had to come, at least `least` of them did, and the answer ran into the limit on tokens.
+
+    An answer that ran into it within its first call is no endless one.
+    """
     calls, request = exchange.answer.message.calls, exchange.request
     if not exchange.answer.cut_off or len(calls) < least or not requires_call(request.get("tool_choice")):
+        return []
+    try:
+        json.loads(calls[0].arguments)
+    except (ValueError, RecursionError):
         return []
     what = f"tool_choice {request['tool_choice']!r}: the answer did not end after its calls, but ran to its limit"
     return [Finding(f"{what} of {request.get('max_tokens')} tokens with {len(calls)} calls", "schema", exchange)]
