@@ -68,11 +68,15 @@ def test_the_plan_becomes_its_options(tmp_path: Path, monkeypatch: pytest.Monkey
     write(tmp_path / "tiny.gguf")
     write(tmp_path / "small.gguf", seed=1)
     settings = {"engine": "llama.cpp", "context": 64, "max_batch": 3, "gpu_layers": 2, "threads": 5}
+    settings["engine_args"] = "-fa on --mlock"
     plan = resolve(str(tmp_path / "tiny.gguf"), settings)
     started = launch(plan, "llama-server", "/tmp/a/engine.sock")
     words = " ".join(started.arguments)
     assert f"--model {tmp_path / 'tiny.gguf'} --ctx-size 192 " in words, "of all sequences together"
     assert "--parallel 3" in words and "--gpu-layers 2" in words and "--threads 5" in words
+    assert " -fa on --mlock --metrics" in words, "options that are no settings here, before what Dovetail needs"
+    with pytest.raises(PlanError, match=r"^engine_args is '-c 9' \(command line\): use the setting --context instead"):
+        resolve(str(tmp_path / "tiny.gguf"), settings | {"engine_args": "-c 9"})
     assert words.endswith("--host /tmp/a/engine.sock") and "--spec" not in words
     assert started.environment["LLAMA_API_KEY"] == started.key and started.key not in words and not started.notes
     drafted = resolve(str(tmp_path / "tiny.gguf"), settings | {"method": "ngram", "draft_tokens": 6})

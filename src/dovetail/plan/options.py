@@ -484,9 +484,9 @@ OPTIONS: tuple[Option, ...] = (
     _engine(
         "engine_args",
         _Text | None,
-        "more options for vLLM that are not settings here, such as '--enforce-eager --block-size 64' (write "
-        "--engine-args='…')",
-        {"vllm": "options"},
+        "more options for vLLM or llama.cpp that are not settings here, such as '--enforce-eager --block-size 64' "
+        "(write --engine-args='…')",
+        {"vllm": "options", "llama.cpp": "options"},
         metavar="'OPTIONS'",
     ),
     _engine(

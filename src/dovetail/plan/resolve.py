@@ -264,7 +264,7 @@ def _check_values(settings: Mapping[str, Setting[Any]]) -> None:
             raise PlanError(f"{name} ({keys.source}): there is no file {keys.value}")
     if extra.value is not None:
         try:
-            extra_options.check(extra.value)
+            extra_options.check(extra.value, llama_cpp.NAME if settings["engine"].value == llama_cpp.NAME else "vllm")
         except PlanError as error:
             raise PlanError(f"engine_args is {extra.value!r:.80} ({extra.source}): {error.message}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ def command(plan: Mapping[str, Setting[Any]]) -> Command:
         flag = option.engine_names.get("llama.cpp", "")
         if flag.startswith("--"):
             arguments += remaining.take_flag(option.name, flag)
+    arguments += [(word,) for word in shlex.split(remaining.take("engine_args") or "")]
     carried = variables(remaining, {}, "VLLM_")
     return Command(start=("llama-server",), arguments=tuple(arguments), variables=carried, notes=remaining.finish())
 
