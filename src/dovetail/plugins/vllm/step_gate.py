@@ -75,30 +75,31 @@ class StepGate:
 
         Every scheduled step must be `done` later, in the same order.
         """
-        verifies = self._choice if names and len(names) == len(self.names) and set(names) == {*self.names} else None
+        same = names and (tuple(names) == self.names or {*names} == {*self.names})
+        verifies = self._choice if same else None
         asked = {
-            name: (self._tracks[name], count)
+            name: (track, count)
             for name in names
-            if (count := self._asked.pop(name, None)) and name in self._tracks
+            if (count := self._asked.pop(name, None)) and (track := self._tracks.get(name))
         }
         if len(self._tracks) > 2 * len(alive):
             self._tracks = {name: track for name, track in self._tracks.items() if name in alive}
             self._asked = {name: count for name, count in self._asked.items() if name in alive}
-        tracks = [self._track(each) for each in decoding]
-        decision = self.gate.decide(tracks, [each.context for each in decoding], [each.cap for each in decoding])
+        known = self._tracks
+        tracks = [known.get(each.name) or self._new_track(each) for each in decoding]
+        contexts = [each.context for each in decoding]
+        decision = self.gate.decide(tracks, contexts, [each.cap for each in decoding])
         self.depth = max(decision.allowed, default=0)
         allowed = (self.depth,) * len(decoding) if self._uniform else decision.allowed
-        choice = tuple(each.name for each in decoding), allowed
+        choice = tuple([each.name for each in decoding]), allowed
         if choice != (self.names, self._chosen):
             (self.names, self._chosen), self._choice = choice, self._choice + 1
         self._asked.update(zip(*choice, strict=True))
-        self.shortest = min((each.context for each in decoding), default=0)
+        self.shortest = min(contexts, default=0)
         self._steps.append(_Step(asked, verifies, self._choice))
 
-    def _track(self, sequence: Decoding) -> Track:
-        track = self._tracks.get(sequence.name)
-        if track is None:
-            track = self._tracks[sequence.name] = Track(sequence.kind)
+    def _new_track(self, sequence: Decoding) -> Track:
+        track = self._tracks[sequence.name] = Track(sequence.kind)
         return track
 
     def allowed(self, name: str) -> int:
