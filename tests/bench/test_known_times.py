@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from dovetail.bench.figures import Cell
+from dovetail.bench import figures
+from dovetail.bench.figures import Calls, Cell
 from dovetail.bench.plan import Kind, Plan, parse_matrix
 from dovetail.bench.result import Header, ResumeFile
 from dovetail.bench.runner import Run, ratios
 from dovetail.bench.target import Target
+from dovetail.bench.timing import Sample
 from dovetail.client.endpoint import Endpoint, Limits
 from dovetail.errors import InvalidRequest
 from tests.bench.scripted import Scripted, in_no_time
@@ -60,6 +62,20 @@ def test_known_times_come_out(concurrency: int, burst: int, usage: str) -> None:
     assert median(cell.end_to_end_ms) == pytest.approx(50 + 10 * (31 - burst))
     assert cell.first_delta_estimated == (usage == "end")
     assert server.most_at_once == concurrency
+
+
+def test_what_one_decodes_beside_anothers_prompt_is_no_speed_of_all() -> None:
+    """The first decodes a token a second while the other's prompt is read, then both ten."""
+
+    def sample(*marks: tuple[float, int]) -> Sample:
+        return Sample(marks, marks[0][0], marks[-1][0], False, 100, 0)
+
+    first = sample(*((1.0 + i, 1 + i) for i in range(10)), *((10 + i / 10, 10 + i) for i in range(1, 21)))
+    other = sample(*((10 + i / 10, 1 + i) for i in range(26)))
+    cell = figures.measured(Cell("a", 100, 2, "prose", "unknown"), [first], [[first, other]], Calls(), ())
+    assert cell.decode_tokens_per_second_all == pytest.approx(20)
+    alone = figures.measured(Cell("a", 100, 1, "prose", "unknown"), [first], [[sample((1.0, 5))]], Calls(), ())
+    assert alone.decode_tokens_per_second_all is None
 
 
 @pytest.mark.parametrize(("burst", "late"), [(16, 0), (17, 4), (31, 4)])

@@ -208,14 +208,16 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _decode_of_all(waves: Sequence[Wave]) -> float | None:
-    """Tokens a second while every request of a wave decodes, over the time in which that is so."""
+    """Tokens that come while every request of a wave decodes, over the time in which that is so.
+
+    Before, a request decodes more slowly beside the prompts of others, which is no part of it.
+    """
     time = tokens = 0.0
     for wave in waves:
-        together = min(sample.last for sample in wave) - max(sample.first for sample in wave)
-        rates = [rate for sample in wave for rate in _rates(sample)]
-        if together > 0 and len(rates) == len(wave):
-            time += together
-            tokens += together * sum(rates)
+        begin, end = max(sample.first for sample in wave), min(sample.last for sample in wave)
+        if begin < end:
+            time += end - begin
+            tokens += sum(sample.tokens_until(end) - sample.tokens_until(begin) for sample in wave)
     return tokens / time if time else None
 
 

@@ -19,6 +19,7 @@ from dovetail.client.transport import Arrival
 TextKind = Literal["prose", "reasoning", "structure", "strings"]
 
 _COUNTS = ("steps", "drafted", "accepted", "forced")  # of usage.speculation
+_SAME = 1e-9  # seconds by which two times may differ that are one
 _END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
 
 
@@ -35,24 +36,42 @@ class Drafting(msgspec.Struct, frozen=True):
 class Sample(msgspec.Struct, frozen=True):
     """One timed request. Times are seconds after it was sent.
 
-    `first`: the first delta with tokens. `answer`: the first delta of content or a call; None without one.
-    `last`: the last delta with tokens. `end`: the end of the stream. `gaps`: between deltas.
-    `first_tokens`: tokens of the first delta, by usage in every chunk, else (`estimated`) by its characters.
+    `marks`: of each delta with tokens, when it came and the tokens so far, by usage in every chunk, else (`estimated`)
+    by characters. `answer`: the first delta of content or a call; None without one. `end`: the end of the stream.
     `by_kind`: deltas and tokens of each kind of text, after the first delta; empty where they are not counted.
     """
 
-    first: float
+    marks: tuple[tuple[float, int], ...]
     answer: float | None
-    last: float
     end: float
-    gaps: tuple[float, ...]
-    tokens: int
-    first_tokens: int
     estimated: bool
     prompt_tokens: int
     cached_tokens: int
     drafting: Drafting | None = None
     by_kind: dict[TextKind, tuple[int, int]] = {}
+
+    @property
+    def first(self) -> float:
+        return self.marks[0][0]
+
+    @property
+    def first_tokens(self) -> int:
+        return self.marks[0][1]
+
+    @property
+    def last(self) -> float:
+        return self.marks[-1][0]
+
+    @property
+    def tokens(self) -> int:
+        return self.marks[-1][1]
+
+    @property
+    def gaps(self) -> list[float]:
+        return [later - earlier for (earlier, _), (later, _) in pairwise(self.marks)]
+
+    def tokens_until(self, seconds: float) -> int:
+        return max((tokens for time, tokens in self.marks if time <= seconds + _SAME), default=0)
 
     @property
     def time_per_token(self) -> float | None:
@@ -90,17 +109,12 @@ def sample(arrival: Arrival) -> Sample:
     marks = _marks(deltas, total)
     if not marks:
         raise NotTested("it streamed no token")
-    times = [time for time, _ in marks]
     shown = next((delta.time for delta in deltas if delta.shown), None)
     cached = _count(mapping(usage.get("prompt_tokens_details")), "cached_tokens") or 0
     return Sample(
-        first=times[0] - arrival.sent,
+        marks=tuple((time - arrival.sent, tokens) for time, tokens in marks),
         answer=None if shown is None else shown - arrival.sent,
-        last=times[-1] - arrival.sent,
         end=arrival.pieces[-1][0] - arrival.sent,
-        gaps=tuple(later - earlier for earlier, later in pairwise(times)),
-        tokens=marks[-1][1],
-        first_tokens=marks[0][1],
         estimated=all(delta.counted is None for delta in deltas),
         prompt_tokens=prompt,
         cached_tokens=cached,
