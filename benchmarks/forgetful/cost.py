@@ -25,7 +25,7 @@ _TENANT = Tenant("client")
 _ROUNDS = 60
 _VOCABULARY = 160_000
 #: An agent's tools: 20, of 2 KB each.
-_TOOLS: Any = [
+TOOLS: Any = [
     {
         "type": "function",
         "function": {
@@ -59,8 +59,8 @@ def _measured(turns: int) -> list[str]:
             )
             ids = tuple(rng.randrange(_VOCABULARY) for _ in range(150))
             record = sealer.seal(Record(ids, True, "markup", (1, 2), b"12345678", b"12345678"))
-            place = memory.recall(history, _TOOLS, _TENANT, sealer.model).place
-            shown = digest_of_turn("Now the next file.", [call], parameters_by_name(_TOOLS))
+            place = memory.recall(history, TOOLS, _TENANT, sealer.model).place
+            shown = digest_of_turn("Now the next file.", [call], parameters_by_name(TOOLS))
             began = time.perf_counter()
             memory.keep(record, shown, [call.id], _TENANT, sealer.model, place)
             keeping.append(time.perf_counter() - began)
@@ -68,7 +68,7 @@ def _measured(turns: int) -> list[str]:
             called = {"id": call.id, "type": "function", "function": function}
             history.append({"role": "assistant", "content": "Now the next file.", "tool_calls": [called]})
             history.append({"role": "tool", "tool_call_id": call.id, "content": f"line {number}\n" * 150})
-        body = json.dumps({"model": MODEL, "messages": history, "tools": _TOOLS}).encode()
+        body = json.dumps({"model": MODEL, "messages": history, "tools": TOOLS}).encode()
 
         def once(memory: Memory) -> float:
             request = ChatCompletion(body).turn_request

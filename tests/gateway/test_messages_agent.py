@@ -101,7 +101,7 @@ async def test_two_turns_of_an_agent(fmt: Format) -> None:
     transport = httpx.ASGITransport(create_app(engine, fmt, tok, SETTINGS), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://dovetail") as client:
         first, headers = await post(client, request())
-        assert headers["x-dovetail-omitted"] == "system[0]"
+        assert "billing_line=1" in headers["x-dovetail-repairs"]
         thinking, text, use, record = first["content"]
         assert (thinking["thinking"], text["text"], use["name"]) == (
             "The file first.",

@@ -148,11 +148,9 @@ def test_each_message(messages: list[Any], expected: list[Any]) -> None:
 
 def test_the_system_prompt() -> None:
     assert read(system="be brief").messages[0] == {"role": "system", "content": "be brief"}
-    billing = "x-anthropic-billing-header: cc_version=1.2.3; cc_entrypoint=cli"
-    request = read(system=text(billing, "a", "b", cache_control={"type": "ephemeral"}))
+    request = read(system=text("a", "b", cache_control={"type": "ephemeral"}))
     assert request.messages[0] == {"role": "system", "content": "a\n\nb"}
-    assert request.omitted == ("system[0]",)
-    for nothing in ("", [], text(billing), None):
+    for nothing in ("", [], None):
         assert read(system=nothing).messages == [USER]
 
 

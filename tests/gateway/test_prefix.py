@@ -121,7 +121,7 @@ async def test_the_cause_and_the_field_are_named(
     """Of a client that forgets, where nothing is kept on the disk."""
     engine.ids = letter_by_letter(CALLED, tok)
     async with in_process(engine, tok, settings_in(tmp_path)) as client:
-        conversation = Conversation(client, engine, store=False)
+        conversation = Conversation(client, engine, store=False, dovetail={"repair": {"tools_order": False}})
         await conversation.begin()
         change(conversation.body)
         prefix = await conversation.prefix()
@@ -189,7 +189,7 @@ def test_prompts_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -
     def send(first: str, *more: str, size: int = 100, tenant: str = "a") -> bool:
         messages = [{"role": "user", "content": text} for text in (first, *more)]
         request = TurnRequest(id="x", messages=messages, tenant=Tenant(tenant))
-        return prompts.compared(request, range(size), ())[0] is not None
+        return prompts.compared(request, prompts.following(request), range(size), ())[0] is not None
 
     assert not send("0")
     assert send("0", "more") and not send("0", "more", tenant="b")

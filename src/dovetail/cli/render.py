@@ -27,7 +27,7 @@ from dovetail.formats.derived.template import Template, pattern
 from dovetail.formats.prompts import continuing
 from dovetail.formats.prompts.history import listed_kinds
 from dovetail.gateway.apis.chat_request import decode, turn_request
-from dovetail.gateway.turn.prompt import render_prompt
+from dovetail.gateway.turn.prompt import render_prompt, without_billing_lines
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.tokens import Prompt, Segment
 
@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     fmt = dovetail.format(arguments.model or arguments.format)
     request = _request(arguments)
     off = request.extension.repairs_off(()) | listed_kinds(arguments.no_repair)
+    request = without_billing_lines(request, off)
     messages, repairs = fmt.repair(request.messages, request.tools, off=off)
+    repairs += request.remedies
     prompt = render_prompt(request, fmt, messages)
     tokenizer = dovetail.tokenizer(arguments.model) if arguments.model else None
     if not arguments.json:

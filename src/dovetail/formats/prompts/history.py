@@ -34,6 +34,8 @@ from dovetail.formats.prompts.turns import (
 UNMARKED_CALL = "unmarked_call"
 #: The repair that reports that the prompt has tools in the generic way (`derived.generic`).
 GENERIC_TOOLS = "generic_tools"
+#: The repairs that keep a prompt beginning with the last one: the gateway makes them, which knows the last one.
+BILLING_LINE, TOOLS_ORDER, DATE_LINE = "billing_line", "tools_order", "date_line"
 #: Every kind of repair and what it does. Clients and metrics may rely on the names. `hidden_call`, `hidden_result`
 #: and `generic_tools` only report what is done. The last two refuse a history that cannot be repaired.
 KINDS: Mapping[str, str] = MappingProxyType(
@@ -67,6 +69,11 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "hidden_call": "a call is left out of the prompt, because the chat template shows none",
         "hidden_result": "a result is left out of the prompt, because the chat template shows none",
         GENERIC_TOOLS: "tools, calls and results are text in a generic layout, because the chat template shows none",
+        BILLING_LINE: "a line of a system text that begins with x-anthropic-billing-header: is left out, because it is "
+        "for the vendor's server and changes with every request",
+        TOOLS_ORDER: "tools that come in another order than in the last prompt of the conversation get that order",
+        DATE_LINE: "a line of the system text that tells the date or the time, and is another one than in the last "
+        "prompt of the conversation, moves to the end of that text",
         UNMARKED_CALL: "an answer that is nothing but the JSON of a call to one of the tools is that call; a defect of "
         "the answer reports it",
         "orphan_result": "a result that answers no earlier call is refused",

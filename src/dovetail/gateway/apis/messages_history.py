@@ -84,8 +84,6 @@ class InputMessage(msgspec.Struct, frozen=True):
     output_config: Any = None
 
 
-#: A block of the client that describes its version, which changes often: rendered, it would spoil every cached prompt.
-_BILLING_HEADER = "x-anthropic-billing-header:"
 #: What the servers' own tools leave in a history. The answers that the model gave with them are text beside them.
 _SERVER_BLOCKS = re.compile(r"server_tool_use|mcp_tool_use|mcp_tool_listing|\w+_tool_result")
 #: Blocks of the system that offer a tool or take it back. The model has every tool in `tools` from the beginning.
@@ -168,11 +166,7 @@ class History:
                 continue
             if kind != "text":
                 _refuse(where, kind, "text")
-            text = convert_field(block, Text, where).text
-            if text.startswith(_BILLING_HEADER):
-                self.omitted.append(where)
-            else:
-                texts.append(text)
+            texts.append(convert_field(block, Text, where).text)
         return _BETWEEN_BLOCKS.join(texts)
 
     # -- user --------------------------------------------------------------------------------------------------------

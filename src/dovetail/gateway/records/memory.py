@@ -23,7 +23,7 @@ from dovetail.custom_tools import with_functions
 from dovetail.events import Call
 from dovetail.formats.base import Tools, parameters_by_name
 from dovetail.gateway.bounded_file import BoundedFile, FileLimits, StoreError, Table
-from dovetail.gateway.records.record import Schemas, calls_of, digest_of_shown, framed, picture_numbers, text_of
+from dovetail.gateway.records.record import Schemas, calls_of, digest_of_shown, picture_numbers, text_of
 
 #: Why a turn that memory knows gets no record.
 KINDS: Mapping[str, str] = MappingProxyType(
@@ -47,6 +47,8 @@ _DIGEST_BYTES = 16
 _OWN_ID = re.compile(r"call_[0-9a-f]{16}_[0-9_]+")
 #: What Kimi Code writes as an underscore in the ids of calls.
 _ODD_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
+#: A history repeats ids in every request.
+_LONGEST_KNOWN_ID = 100
 #: Two answers with one text and other tokens are enough to know that there is more than one.
 _MOST_ALIKE = 2
 #: Parameters of a query; SQLite before 3.32 takes 999.
@@ -174,30 +176,33 @@ class _Digests:
     def __init__(self, key: bytes, tenant: Tenant, model: bytes) -> None:
         whose = b"%d:%b%b" % (len(tenant.owner), tenant.owner.encode(), tenant.salt.encode())
         secret = hmac.digest(key, b"dovetail memory\0" + model + whose, hashlib.sha256)
-        self._keyed = hashlib.blake2b(key=secret, digest_size=_DIGEST_BYTES)
+        self._keyed = hashlib.sha256(secret.ljust(64, b"\0"))  # a block, and less of the digest is kept than it has
 
     def of(
         self, messages: Sequence[Mapping[str, Any]], tools: Tools, pictures: Sequence[str]
     ) -> tuple[list[_Turn], list[bytes]]:
         """The turns without a record, and the place of each message and of the next one."""
         schemas = parameters_by_name(tools)
-        turns, places = [], [self._digest(b"begin")]
-        for number, message in enumerate(with_functions(messages)):
-            place = places[-1]
+        place = self._digest(b"begin")
+        turns, places = [], [place]
+        for number, message in enumerate(messages):
+            content, before = message.get("content"), place
+            text = content if isinstance(content, str) else text_of(content)
             if message["role"] == "assistant":
-                calls = calls_of(message)
-                shown = digest_of_turn(text_of(message.get("content")), calls, schemas)
-                places.append(self.turn(place, None, shown))
+                calls = _calls_of(message)
+                shown = digest_of_turn(text, calls, schemas)
+                place = self.turn(before, None, shown)
                 if not _has_record(message):
                     name = self.name(calls[0].id) if calls else None
-                    turn = places[-1] if name is None else self.turn(place, name, shown)
-                    turns.append(_Turn(number, place, name, turn))
+                    turn = place if name is None else self.turn(before, name, shown)
+                    turns.append(_Turn(number, before, name, turn))
             else:
-                texts = [message["role"], _plain_id(message.get("tool_call_id") or "")]
-                texts += (pictures[each] for each in picture_numbers(message))
-                texts.append(text_of(message.get("content")).strip())
-                said = framed([text.encode("utf-8", "surrogatepass") for text in texts])
-                places.append(self._digest(b"message" + place + said))
+                numbers = () if text is content else picture_numbers(message)
+                # Only the last of these can have a NUL.
+                heads = [message["role"], _plain_id(message.get("tool_call_id") or ""), str(len(numbers))]
+                said = "\0".join([*heads, *(pictures[each] for each in numbers), text.strip()])
+                place = self._digest(b"message" + before + said.encode("utf-8", "surrogatepass"))
+            places.append(place)
         return turns, places
 
     def name(self, first_call: str) -> bytes | None:
@@ -211,7 +216,7 @@ class _Digests:
     def _digest(self, data: bytes) -> bytes:
         digest = self._keyed.copy()
         digest.update(data)
-        return digest.digest()
+        return digest.digest()[:_DIGEST_BYTES]
 
 
 def _look_up(
@@ -235,6 +240,15 @@ def _look_up(
     return found, known
 
 
+def _calls_of(message: Mapping[str, Any]) -> Sequence[Call]:
+    calls = message.get("tool_calls")
+    if not calls:
+        return ()
+    if "custom" in [call.get("type") for call in calls]:
+        (message,) = with_functions([message])
+    return calls_of(message)
+
+
 def _has_record(message: Mapping[str, Any]) -> bool:
     extension = message.get("dovetail")
     return isinstance(extension, dict) and extension.get("record") not in (None, "")
@@ -247,6 +261,11 @@ def digest_of_turn(content: str, calls: Sequence[Call], schemas: Schemas) -> byt
 
 
 def _plain_id(call_id: str) -> str:
+    return _known_plain_id(call_id) if len(call_id) <= _LONGEST_KNOWN_ID else _ODD_IN_ID.sub("_", call_id)
+
+
+@functools.lru_cache(4096)
+def _known_plain_id(call_id: str) -> str:
     return _ODD_IN_ID.sub("_", call_id)
 
 

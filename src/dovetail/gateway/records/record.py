@@ -55,6 +55,7 @@ _MAX_LENGTH = (_TOKEN_BYTES * MAX_TOKENS + 256) * 4 // 3 + 4  # characters
 #: The schema of each tool's parameters, by the tool's name.
 Schemas = Mapping[str, Any]
 _NO_SCHEMAS: Schemas = MappingProxyType({})
+_EXACT = msgspec.json.Encoder()
 #: Digests of messages by the digests of their exact spelling: a history repeats messages in every request.
 _KNOWN: dict[bytes, bytes] = {}
 _MOST_KNOWN = 64 * 1024
@@ -250,10 +251,11 @@ def _digest(value: Any) -> bytes:
 
 def digest_of_shown(content: str, calls: Sequence[Call], schemas: Schemas) -> bytes:
     """The digest of a message's content and calls."""
-    texts = [content.encode("utf-8", "surrogatepass")]
-    for call in calls:
-        texts += _spelled(call, schemas.get(call.name))
-    exact = hashlib.blake2b(framed(texts), digest_size=16).digest()
+    spelled = (content, calls, [schemas.get(call.name) for call in calls])
+    try:
+        exact = hashlib.sha256(_EXACT.encode(spelled)).digest()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        exact = hashlib.sha256(repr(spelled).encode()).digest()
     known = _KNOWN.get(exact)
     if known is None:
         shown = [[call.id, call.name, _arguments(call.arguments, schemas.get(call.name))] for call in calls]
@@ -262,18 +264,6 @@ def digest_of_shown(content: str, calls: Sequence[Call], schemas: Schemas) -> by
             _KNOWN.clear()
         _KNOWN[exact] = known
     return known
-
-
-def _spelled(call: Call, schema: Any) -> tuple[bytes, ...]:
-    """Everything of a call on which its digest depends."""
-    arguments = call.arguments if isinstance(call.arguments, str) else "object " + json.dumps(call.arguments)
-    texts = (text.encode("utf-8", "surrogatepass") for text in (call.id, call.name, arguments))
-    return (*texts, b"" if schema is None else msgspec.json.encode(schema))
-
-
-def framed(texts: Iterable[bytes]) -> bytes:
-    """`texts` as one, from which each can be told."""
-    return b"".join([part for text in texts for part in (len(text).to_bytes(4), text)])
 
 
 def text_of(content: Any) -> str:

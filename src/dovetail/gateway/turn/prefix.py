@@ -44,13 +44,13 @@ CAUSES: Mapping[Cause, str] = MappingProxyType(
 #: How many tokens of prompts are remembered, and how many prompts of one conversation.
 _MOST_TOKENS, _MOST_PROMPTS = 4 * 1024 * 1024, 4
 #: A date or a time of day, as systems write them.
-_DATE = re.compile(
+DATE = re.compile(
     r"\d{4}-\d\d?-\d\d?|\d\d?[./]\d\d?[./]\d{2,4}|\d\d?:\d\d"
     r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.? \d"
     r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b",
     re.IGNORECASE,
 )
-_SYSTEM = ("system", "developer")
+SYSTEM = ("system", "developer")
 
 
 class Prefix(msgspec.Struct, frozen=True):
@@ -58,7 +58,8 @@ class Prefix(msgspec.Struct, frozen=True):
 
     `expected`: the tokens of that prompt and its answer, which the engine may have in its cache. `kept`: how many of
     them the prompt begins with. `lost`: the others, which are computed again, or whose text is gone. `cause`: one of
-    `CAUSES`, and `field` what of the request it is; None and "" if nothing is lost.
+    `CAUSES`, and `field` what of the request it is; None and "" if nothing is lost. `last`: the name of the answer to
+    that prompt.
     """
 
     expected: int
@@ -66,6 +67,7 @@ class Prefix(msgspec.Struct, frozen=True):
     lost: int = 0
     cause: Cause | None = None
     field: str = ""
+    last: str = ""
 
     @property
     def explained(self) -> str:
@@ -85,14 +87,34 @@ class _Said(NamedTuple):
     lines: tuple[int, ...] = ()
 
 
-class SentPrompt(msgspec.Struct):
-    """A prompt that was sent, with its answer as soon as that has ended."""
+class SentPrompt(msgspec.Struct, eq=False):
+    """A prompt that was sent, with its answer as soon as that has ended.
 
+    `id`: the name of the answer. `dates`: the labels of lines that stand behind the system text (`remedies`).
+    """
+
+    id: str
     ids: array[int]
     prompt_tokens: int
     said: list[_Said]
     tools: tuple[int, ...]
+    dates: frozenset[str] = frozenset()
     answer: _Said | None = None
+
+    def dates_changed(self, i: int, message: Mapping[str, Any]) -> list[str]:
+        """The lines of message `i`, a system text, that are new in it, if there are only dates among them."""
+        if i >= len(self.said) or self.said[i].role != message["role"]:
+            return []
+        changed, cause = _in_system(self.said[i], _said_in(message), message)
+        return changed if cause == "date" else []
+
+
+class Following(NamedTuple):
+    """What a request says, and the prompt that it goes on from: None if it begins a conversation."""
+
+    last: SentPrompt | None
+    said: list[_Said]
+    tools: tuple[int, ...]
 
 
 class SentPrompts:
@@ -103,24 +125,36 @@ class SentPrompts:
         self._sent: OrderedDict[tuple[Tenant | None, int], list[SentPrompt]] = OrderedDict()
         self._tokens = 0
 
+    def following(self, request: TurnRequest) -> Following:
+        """The prompt that `request` goes on from."""
+        said = _said(request.messages)
+        with self._lock:
+            earlier = self._sent.get(_conversation(request.tenant, said), ())
+            last = max(earlier, key=lambda each: _common(each.said, said), default=None)
+        goes_on = last is not None and (len(said) > len(last.said) or last.said == said)
+        return Following(last if goes_on else None, said, tool_hashes(request.tools))
+
     def compared(
-        self, request: TurnRequest, ids: Sequence[int], spliced: Container[int]
+        self,
+        request: TurnRequest,
+        following: Following,
+        ids: Sequence[int],
+        spliced: Container[int],
+        dates: frozenset[str] = frozenset(),
     ) -> tuple[Prefix | None, SentPrompt]:
         """How the prompt `ids` of `request` goes on, None without an earlier one; and what is sent, for its answer.
 
-        `spliced`: the numbers of the messages that have their own tokens in it.
+        `spliced`: the numbers of the messages that have their own tokens in it. `dates`: see `SentPrompt`.
         """
-        sent = SentPrompt(array("I", ids), len(ids), _said(request.messages), _tools(request.tools))
-        first = next((each.text for each in sent.said if each.role == "user"), 0)
+        last = following.last
+        sent = SentPrompt(request.id, array("I", ids), len(ids), following.said, following.tools, dates)
+        conversation = _conversation(request.tenant, following.said)
         with self._lock:
-            earlier = self._sent.setdefault((request.tenant, first), [])
-            self._sent.move_to_end((request.tenant, first))
-            last = max(earlier, key=lambda each: _common(each.said, sent.said), default=None)
-            if last is not None and _goes_on(last, sent):
+            earlier = self._sent.setdefault(conversation, [])
+            self._sent.move_to_end(conversation)
+            if last is not None and last in earlier:
                 earlier.remove(last)
                 self._tokens -= len(last.ids)
-            else:
-                last = None
             earlier.append(sent)
             self._tokens += len(sent.ids)
             self._forget(earlier)
@@ -141,6 +175,11 @@ class SentPrompts:
             self._tokens -= sum(len(each.ids) for each in prompts)
 
 
+def _conversation(tenant: Tenant | None, said: Sequence[_Said]) -> tuple[Tenant | None, int]:
+    """A conversation is known by the first message of its user."""
+    return tenant, next((each.text for each in said if each.role == "user"), 0)
+
+
 def _said(messages: Sequence[Mapping[str, Any]]) -> list[_Said]:
     return [_said_in(message) for message in with_functions(messages)]
 
@@ -152,7 +191,7 @@ def _said_in(message: Mapping[str, Any]) -> _Said:
         reasoning = next((each for name in REASONING_FIELDS if isinstance(each := message.get(name), str)), "")
         spelled = hash(tuple((call.name, str(call.arguments)) for call in calls))
         return _Said(role, hash(text), spelled, hash(reasoning.strip()))
-    lines = tuple(map(hash, text.splitlines())) if role in _SYSTEM else ()
+    lines = tuple(map(hash, text.splitlines())) if role in SYSTEM else ()
     return _Said(role, hash(text), hash(message.get("tool_call_id")), 0, lines=lines)
 
 
@@ -163,7 +202,8 @@ def _said_by(answer: Message) -> _Said:
     return _Said("assistant", hash(text), spelled, hash(answer.reasoning.strip()), meaning)
 
 
-def _tools(tools: Any) -> tuple[int, ...]:
+def tool_hashes(tools: Any) -> tuple[int, ...]:
+    """A hash of each tool of a request."""
     return tuple(hash(msgspec.json.encode(tool)) for tool in tools or ())
 
 
@@ -172,17 +212,12 @@ def _common(old: Sequence[_Said], new: Sequence[_Said]) -> int:
     return sum(one.text == other.text for one, other in zip(old, new, strict=False))
 
 
-def _goes_on(old: SentPrompt, new: SentPrompt) -> bool:
-    """Whether a request goes on from an earlier one, and does not merely begin alike."""
-    return len(new.said) > len(old.said) or old.said == new.said
-
-
 def _prefix(request: TurnRequest, old: SentPrompt, new: SentPrompt, spliced: Container[int]) -> Prefix:
     expected, kept = len(old.ids), _shared(old.ids, new.ids)
     if kept >= expected - 1:  # the end of the turn is not computed
-        return Prefix(expected, expected)
+        return Prefix(expected, expected, last=old.id)
     cause, field = _cause(old, new, kept, request, spliced)
-    return Prefix(expected, kept, expected - kept, cause, request.field_names.of(field))
+    return Prefix(expected, kept, expected - kept, cause, request.field_names.of(field), old.id)
 
 
 def _shared(old: array[int], new: array[int]) -> int:
@@ -206,8 +241,8 @@ def _cause(
     for i, (before, now) in enumerate(zip(old.said, new.said, strict=False)):
         if before == now or i in spliced:
             continue
-        if now.role in _SYSTEM and before.role == now.role:
-            return _in_system(before, now, request.messages[i]), f"messages[{i}].content"
+        if now.role in SYSTEM and before.role == now.role:
+            return _in_system(before, now, request.messages[i])[1], f"messages[{i}].content"
         if before.role == now.role == "assistant":
             return _in_answer(before, now, i)
         return "history", f"messages[{i}]"
@@ -223,11 +258,13 @@ def _cause(
     return _in_answer(old.answer, new.said[place]._replace(meaning=meaning), place)
 
 
-def _in_system(before: _Said, now: _Said, message: Mapping[str, Any]) -> Cause:
+def _in_system(before: _Said, now: _Said, message: Mapping[str, Any]) -> tuple[list[str], Cause]:
+    """The lines of a system text that are new in it, and the cause that they are."""
     lines = text_of(message.get("content")).strip().splitlines()
     known = set(before.lines)
     changed = [line for line, seen in zip(lines, now.lines, strict=False) if seen not in known]
-    return "date" if changed and len(before.lines) == len(now.lines) and all(map(_DATE.search, changed)) else "system"
+    dates = changed and len(before.lines) == len(now.lines) and all(map(DATE.search, changed))
+    return changed, "date" if dates else "system"
 
 
 def _in_answer(before: _Said, now: _Said, i: int) -> tuple[Cause, str]:

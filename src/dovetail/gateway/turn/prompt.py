@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from dovetail.formats.base import Format, Messages
 from dovetail.formats.efforts import nearest_effort
 from dovetail.formats.prompts import piece_spans
 from dovetail.formats.prompts.answer_frames import Frames
-from dovetail.formats.prompts.history import Repair
+from dovetail.formats.prompts.history import BILLING_LINE, Repair
 from dovetail.formats.prompts.splicing import Incomplete, Spelling, Splice
 from dovetail.gateway.turn.tools import shows_tools
 from dovetail.gateway.turn.turn_request import FIELD_OF_OPTION, FieldNames, TurnRequest
@@ -169,6 +169,25 @@ def new_repairs(repairs: Sequence[Repair], messages: Sequence[Mapping[str, Any]]
 
 
 _INSTRUCTIONS = ("system", "developer")
+#: Claude Code's line that describes its version: rendered, it would spoil every cached prompt.
+_BILLING = re.compile(r"^x-anthropic-billing-header:.*\n*", re.MULTILINE)
+
+
+def without_billing_lines(request: TurnRequest, off: Container[str]) -> TurnRequest:
+    """`request` without the lines of its system texts that are for the vendor's own server."""
+    for i, message in reversed([*enumerate(request.messages)]):
+        content = message.get("content")
+        if message["role"] not in _INSTRUCTIONS or not isinstance(content, str) or BILLING_LINE in off:
+            continue
+        if (text := _BILLING.sub("", content)) == content:
+            continue
+        messages = [*request.messages[:i], {**message, "content": text}, *request.messages[i + 1 :]]
+        where = f"messages[{i}].content" if text.strip() else "messages"
+        repairs = (Repair(BILLING_LINE, where), *request.remedies)
+        request = msgspec.structs.replace(request, messages=messages, remedies=repairs)
+        if not text.strip():
+            request = _without(request, i, i + 1)
+    return request
 
 
 def truncated(request: TurnRequest, fits: Callable[[TurnRequest], bool]) -> TurnRequest:

@@ -36,9 +36,17 @@ from dovetail.gateway.turn.continuation import Continuation
 from dovetail.gateway.turn.guards import AnswerGuards, must_speak
 from dovetail.gateway.turn.logprobs import Speller
 from dovetail.gateway.turn.output import OutputReader, Step, TimedOutputReader
-from dovetail.gateway.turn.prefix import SentPrompts
-from dovetail.gateway.turn.prompt import WrittenPrompt, new_repairs, opening_of, truncated, written_prompt
+from dovetail.gateway.turn.prefix import Following, SentPrompts
+from dovetail.gateway.turn.prompt import (
+    WrittenPrompt,
+    new_repairs,
+    opening_of,
+    truncated,
+    without_billing_lines,
+    written_prompt,
+)
 from dovetail.gateway.turn.raw_prompt import RawReader, ids_of, least_tokens, prompt_of, spelled_controls
+from dovetail.gateway.turn.remedies import remedied
 from dovetail.gateway.turn.streams import merge
 from dovetail.gateway.turn.tools import declared_tools, errors_about_tools, with_client_names
 from dovetail.gateway.turn.trace import Trace
@@ -127,7 +135,7 @@ class TurnRunner:
                 request = fixed(request, self._defaults.fixed_sampling)
             if request.priority and not self._engine.info.priorities:
                 request = msgspec.structs.replace(request, priority=0, omitted=(*request.omitted, "priority"))
-            request = self._recalled(request.for_template(self._format.template_options))
+            request = self._recalled(request)
             request = truncated(request, self._has_room) if request.truncate else request
             return self._prepare(request, recorded)
 
@@ -141,13 +149,16 @@ class TurnRunner:
                 (raw,) = request.prompts
                 return Rendered(request, prompt_of(raw, self._tokenizer), ids_of(raw, self._tokenizer), ())
             declared_tools(request, self._format)  # refuses the tools that `prepare` refuses
-            request = self._recalled(request.for_template(self._format.template_options))
+            request, _, _ = self._remedied(self._recalled(request))
             written = self._written(request)
             ids = tuple(written.prompt.ids(self._tokenizer))
             return Rendered(request, written.prompt, ids, self._reports(request, written))
 
     def _recalled(self, request: TurnRequest) -> TurnRequest:
-        """`request` with the records of the answers that memory knows, and the place of the next answer."""
+        """`request` as the template takes it, with the records of the answers that memory knows, and the place of the
+        next answer."""
+        request = request.for_template(self._format.template_options)
+        request = without_billing_lines(request, self._repairs_off(request))
         if self._memory is None or request.tenant is None or not self._remembers(request):
             return request
         with request.trace.stage("repair"):
@@ -161,6 +172,20 @@ class TurnRunner:
             )
         place = recalled.place if request.stores else None
         return msgspec.structs.replace(request, messages=recalled.messages, place=place)
+
+    def _remedied(self, request: TurnRequest) -> tuple[TurnRequest, Following | None, frozenset[str]]:
+        """`request` as it goes on from the last prompt of its conversation, how it does (None: nothing is remembered),
+        and the labels of the dates that stand behind its system text."""
+        if not self._remembers(request):
+            return request, None, frozenset()
+        following = self._sent.following(request)
+        if following.last is None:
+            return request, following, frozenset()
+        remedied_, repairs, dates = remedied(request, following.last, self._repairs_off(request))
+        if repairs:
+            request = msgspec.structs.replace(remedied_, remedies=(*request.remedies, *repairs))
+            following = self._sent.following(request)
+        return request, following, dates
 
     def _remembers(self, request: TurnRequest) -> bool:
         """Whether something of `request` and its answer may be remembered."""
@@ -210,7 +235,7 @@ class TurnRunner:
             i: spelling(record, self._tokenizer) for i, record in records.items() if self._place not in record.ids
         }
         written = written_prompt(request, self._format, answers, self._repairs_off(request))
-        return written._replace(repairs=[*written.repairs, *reports])
+        return written._replace(repairs=[*written.repairs, *reports, *request.remedies])
 
     def _repairs_off(self, request: TurnRequest) -> set[str]:
         return request.extension.repairs_off(self._defaults.no_repair)
@@ -242,6 +267,7 @@ class TurnRunner:
     def _prepare(self, request: TurnRequest, recorded: bool) -> PreparedTurn:
         if request.prompts:
             return self._prepare_raw(request, recorded)
+        request, following, dates = self._remedied(request)
         tools = declared_tools(request, self._format)
         written = self._written(request)
         prompt = written.prompt
@@ -294,8 +320,8 @@ class TurnRunner:
         )
         start = functools.partial(self._start, request, written, language.left_open)
         prefix, sent = None, None
-        if self._remembers(request):
-            prefix, sent = self._sent.compared(request, ids, written.answers)
+        if following is not None:
+            prefix, sent = self._sent.compared(request, following, ids, written.answers, dates)
         return PreparedTurn(
             created=int(time.time()),
             request=request,

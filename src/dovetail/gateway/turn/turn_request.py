@@ -176,6 +176,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     `cache_salt`, `priority`: see `Completion`. `session`: the client's name for the conversation, "" for none.
     `signed`: reasoning of the history with its signatures, which are checked. `trace` times the stages of the turn.
     `pictures`: a part of a message with the type "image" has the `number` of one.
+    `remedies`: what was changed so that the prompt begins with the last one.
     `tenant`: whose answers are put back into the history, and kept if `stores` (None: nobody's). `place`: the place of
     the answer in memory (None: it is not kept).
     """
@@ -220,6 +221,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     tenant: Tenant | None = None
     stores: bool = True
     place: bytes | None = None
+    remedies: tuple[Repair, ...] = ()
     pictures: tuple[Picture | RemotePicture, ...] = ()
     extension: Extension = Extension()
     field_names: FieldNames = FieldNames()
