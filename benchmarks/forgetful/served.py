@@ -1,6 +1,7 @@
 """`python -m benchmarks.forgetful.served`: the demo pair, and a client without reasoning that writes arguments anew.
 
-Cached tokens and the time to the first token of the turns after the first, with memory and without, in turns.
+Cached tokens and the time to the first token of the turns after the first, with memory and without, in turns. With
+`--servers`, of two servers that run, the first with `--no-memory`; they may share an engine.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -57,17 +58,22 @@ def _server(memory: Path | None) -> Iterator[str]:
         yield url
 
 
-def _turns(client: httpx.Client, rng: Random, turns: int, loop: int) -> Iterator[Turn]:
-    """One conversation: `loop` calls with their results, an answer, the user's next message, and so on."""
+def _turns(client: httpx.Client, rng: Random, turns: int, loop: int, words: int, **fields: str) -> Iterator[Turn]:
+    """One conversation: `loop` calls with their results, an answer, the user's next message, and so on.
+
+    `words`: that a result has more. `fields`: of all requests.
+    """
     messages = [_request(rng)]
     for number in range(turns):
         calls = number % (loop + 1) < loop
-        message, usage, seconds = _asked(client, messages, "required" if calls else "none")
+        body = {**_FIELDS, **fields, "messages": messages, "tool_choice": "required" if calls else "none"}
+        message, usage, seconds = _asked(client, body)
         if number:
             yield Turn(usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], seconds)
         messages.append(message)
         for call in message.get("tool_calls") or ():
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": f"{rng.randint(1, 30)} degrees"})
+            content = " ".join([f"{rng.randint(1, 30)} degrees", *rng.choices(_CITIES, k=words)])
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
         if not calls:
             messages.append(_request(rng))
 
@@ -76,14 +82,11 @@ def _request(rng: Random) -> dict[str, Any]:
     return {"role": "user", "content": f"Please get the weather for city {rng.choice(_CITIES)}."}
 
 
-def _asked(
-    client: httpx.Client, messages: list[dict[str, Any]], tool_choice: str
-) -> tuple[dict[str, Any], dict[str, Any], float]:
+def _asked(client: httpx.Client, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], float]:
     """The message as the client keeps it, the usage, and the time to the first token."""
     message: dict[str, Any] = {"role": "assistant", "content": ""}
     calls: dict[int, dict[str, Any]] = {}
     usage, first, began = {}, 0.0, time.perf_counter()
-    body = {**_FIELDS, "messages": messages, "tool_choice": tool_choice}
     with client.stream("POST", "/v1/chat/completions", json=body) as response:
         for line in response.iter_lines():
             if not line.startswith("data: {"):
@@ -112,22 +115,37 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--conversations", type=int, default=8, metavar="N")
     parser.add_argument("--turns", type=int, default=18, metavar="N")
+    parser.add_argument("--words", type=int, default=0, metavar="N", help="that a result of a call has more")
+    parser.add_argument("--calls", type=int, nargs="*", default=[1, 4, 16], metavar="N", help="in a row")
+    parser.add_argument("--servers", nargs=2, metavar="URL", help="one with --no-memory, and one with memory")
+    parser.add_argument("--model", default="demo", metavar="NAME")
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
-    rows = [row for loop in (1, 4, 16) for row in _rows(arguments.conversations, arguments.turns, loop)]
+    with _servers(arguments.servers) as servers:
+        rows = [row for loop in arguments.calls for row in _rows(servers, arguments, loop)]
     columns = ["calls in a row", "memory", "cached, mean", "computed, median", "ms to the first token"]
     sheet = ("A forgetful client of the demo pair", columns, rows)
     tables.show([sheet], [], as_markdown=arguments.markdown, words=("memory",))
     return 0
 
 
-def _rows(conversations: int, turns: int, loop: int) -> Iterator[list[str]]:
-    taken: dict[str, list[Turn]] = {"no": [], "yes": []}
+@contextmanager
+def _servers(running: Sequence[str] | None) -> Iterator[Sequence[str]]:
+    if running is not None:
+        yield running
+        return
     with TemporaryDirectory() as folder, _server(None) as plain, _server(Path(folder) / "memory.db") as remembering:
-        for number in range(conversations):
-            for name, url in zip(taken, (plain, remembering), strict=True):
-                with httpx.Client(base_url=url, timeout=60) as client:
-                    taken[name] += _turns(client, Random(f"{loop} {number}"), turns, loop)
+        yield plain, remembering
+
+
+def _rows(servers: Sequence[str], arguments: argparse.Namespace, loop: int) -> Iterator[list[str]]:
+    taken: dict[str, list[Turn]] = {"no": [], "yes": []}
+    for number in range(arguments.conversations):
+        for name, url in zip(taken, servers, strict=True):
+            rng, salt = Random(f"{loop} {number}"), f"{name} {loop} {number}"  # they do not share an engine's cache
+            with httpx.Client(base_url=url, timeout=300) as client:
+                fields = {"model": arguments.model, "cache_salt": salt}
+                taken[name] += _turns(client, rng, arguments.turns, loop, arguments.words, **fields)
     for name, measured in taken.items():
         prompt, cached = (statistics.mean(each) for each in zip(*((t.prompt, t.cached) for t in measured), strict=True))
         seconds = statistics.median(turn.seconds for turn in measured)

@@ -34,6 +34,7 @@ from dovetail.gateway.observe.recording import (
     Token,
     decode,
 )
+from dovetail.gateway.observe.redaction import redacted
 from dovetail.inspect.recording_diff import Difference, differences
 from dovetail.inspect.verdict import verdict
 from dovetail.tokens import Tokenizer
@@ -547,3 +548,36 @@ async def test_a_served_request_is_explained(dovetail: Dovetail, small_tokenizer
     called, cut = (dovetail("explain", path).stdout for path in files(tmp_path))
     assert "the model called look_up" in called and "please" in called and "drafts stood" in called
     assert f"cut at max_tokens ({len(engine.ids) - 6}) inside call 1 (look_up)" in cut
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_last_prompt_and_this_one_are_lanes(
+    dovetail: Dovetail, small_tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """With the first token that differs marked, on the screen and on the page, which runs no script."""
+    engine = ScriptedEngine(small_tokenizer)
+    engine.ids = ids_of(Message("ok"), small_tokenizer)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "please"}]
+    folder, memory = tmp_path / "recordings", tmp_path / "memory.db"
+    async with recorded(engine, small_tokenizer, folder, memory=memory) as client:
+        await client.post("/v1/chat/completions", json={"model": MODEL, "messages": messages})
+        messages[0]["content"] = "Be <b>kind."
+        messages += [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "more"}]
+        await client.post("/v1/chat/completions", json={"model": MODEL, "messages": messages})
+    first, second = files(folder)
+    assert decode(first.read_bytes(), "").lanes is None
+    it = decode(second.read_bytes(), "")
+    assert it.lanes is not None and it.prefix is not None and it.prompt is not None and it.prompt.ids is not None
+    texts = ["".join(token.text for token in (*it.lanes.shared, *lane)) for lane in (it.lanes.last, it.lanes.this)]
+    assert "Be brief." in texts[0] and "Be <b>kind." in texts[1]
+    assert it.lanes.this[0].id == it.prompt.ids[it.prefix.kept] != it.lanes.last[0].id
+    shown = dovetail("explain", second).stdout
+    assert "another one (messages[0].content)" in shown
+    last, this = (line.split("►") for line in shown.splitlines() if "►" in line)
+    assert last[0].split()[0] == "last" and this[0].split()[0] == "this" and last[0][8:] == this[0][8:]
+    assert (last[1][0], this[1][0]) == (it.lanes.last[0].text[0], it.lanes.this[0].text[0])
+    dovetail("explain", second, "--html", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("►") == 2 and "&lt;b&gt;" in page and "<b>" not in page
+    assert {token.id for token in redacted(it).lanes.last if not token.control} == {None}

@@ -26,6 +26,7 @@ from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedCall,
     RecordedError,
+    RecordedLanes,
     RecordedLogprob,
     RecordedMessage,
     RecordedPicture,
@@ -36,6 +37,7 @@ from dovetail.gateway.observe.recording import (
     Token,
 )
 from dovetail.gateway.observe.recording_folder import RecordingOptions
+from dovetail.gateway.turn.prefix import Prefix
 from tests.demo_server import demo_server
 from tests.gateway.test_pictures_seen import RED
 from tests.inspect.files import recording, step, with_call, write
@@ -398,6 +400,26 @@ def test_a_picture_is_shown_if_its_file_was_recorded(opened: Opened, shelf: tupl
         "3: text/html, 3 bytes sha256 efefefefefef",
     ]
     (folder / "pictures.recording.json").unlink()
+
+
+def test_the_last_prompt_and_this_one_are_lanes(opened: Opened, shelf: tuple[str, Path]) -> None:
+    address, folder = shelf
+    prefix = Prefix(41_210, 212, 40_998, "date", "messages[0].content")
+    shared, last, this = (
+        tuple(Token(number, text) for number, text in enumerate(each))
+        for each in (("Today", " is", " 2026-11-"), ("28", "<b>", "\nBe"), ("29", ".", "\nBe", " brief"))
+    )
+    write(folder, "lanes", recording(prefix=prefix, lanes=RecordedLanes(shared, last, this)), 8)
+    page = opened("#/request/lanes", at=address)
+    page.wait_for_selector(".prefix-lanes")
+    assert texts(page, ".prefix-lanes td") == ["…Today is 2026-11-28<b>⏎Be…", "…Today is 2026-11-29.⏎Be brief…"]
+    assert texts(page, ".prefix-lanes mark") == ["28", "29"]
+    summary = page.text_content("details:has(.prefix-lanes) summary")
+    assert summary.endswith("212 of 41,210 tokens kept, date · messages[0].content")
+    page.evaluate((TOOLS / "node_modules" / "axe-core" / "axe.min.js").read_text())
+    found = page.evaluate("axe.run('.prefix-lanes')")["violations"]
+    assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
+    (folder / "lanes.recording.json").unlink()
 
 
 def test_hostile_text_in_every_field_is_shown_as_text(opened: Opened, shelf: tuple[str, Path]) -> None:

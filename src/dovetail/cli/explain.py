@@ -21,7 +21,7 @@ from dovetail.cli.terminal import CALL, CONTROL, PROBLEM, REASONING, visible
 from dovetail.client.transport import HttpTransport, base_of
 from dovetail.errors import InvalidRequest
 from dovetail.events import CallEnd, CallStart, Defect, Event
-from dovetail.gateway.observe.recording import RecordedPrompt, RecordedStep, Recording, Token, decode
+from dovetail.gateway.observe.recording import RecordedLanes, RecordedPrompt, RecordedStep, Recording, Token, decode
 from dovetail.inspect.asked_recording import Asker, api_of
 from dovetail.inspect.recording_diff import Difference, differences
 from dovetail.inspect.session import Session, sessions
@@ -120,6 +120,8 @@ def _show(recording: Recording, findings: Sequence[Finding], page: _Page) -> Non
     for finding in findings:
         page.line(("! " if finding.problem else "  ", PROBLEM), (finding.text, PROBLEM if finding.problem else "bold"))
     page.repairs(recording)
+    if recording.lanes is not None:
+        page.lanes(recording.lanes)
     if recording.prompt is not None:
         page.prompt(recording.prompt)
     page.pictures(recording)
@@ -207,6 +209,15 @@ class _Page:
         for repair in self._few(recording.repairs, "repairs"):
             again = "" if repair.new else "  (an earlier turn had it)"
             self.line((f"  {repair.where}: {repair.kind} ", PROBLEM), (f"{repair.detail}{again}", ""))
+
+    def lanes(self, lanes: RecordedLanes) -> None:
+        """The last prompt and this prompt around the place where they differ, with the first difference marked."""
+        self.heading("where the prompt leaves the last one")
+        shared = "".join(map(_spelled, lanes.shared))
+        for name, tokens in (("last", lanes.last), ("this", lanes.this)):
+            first, *rest = map(_spelled, tokens) if tokens else [""]
+            pieces = [(f"  {name}  ", "bold"), (f"…{shared}", "dim"), (f"►{first}", REFUSED), ("".join(rest), "")]
+            self.line(*pieces, (" …", "dim"))
 
     def prompt(self, prompt: RecordedPrompt) -> None:
         inside = ", ends inside reasoning" if prompt.in_reasoning else ""

@@ -33,6 +33,7 @@ from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedCall,
     RecordedError,
+    RecordedLanes,
     RecordedLogprob,
     RecordedMessage,
     RecordedOptions,
@@ -63,6 +64,9 @@ _MOST_STEPS = 32_768
 #: The most masks that are computed for a recording, and the most seconds that this may take. A mask takes about
 #: 0.05 ms, and a hundred times as long for some grammars.
 _MOST_MASKS, _MASKS_S = 16_384, 1.0
+
+#: Tokens that are shown before the place where a prompt leaves the last one.
+_MOST_SHARED = 20
 
 
 class Captured(NamedTuple):
@@ -214,6 +218,7 @@ def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recordi
         format=None if turn is None else turn.language.format.name,
         pictures=tuple(picture.recorded for picture in captured.pictures),
         prefix=None if turn is None else turn.prefix,
+        lanes=None if turn is None else _lanes(turn, tokenizer),
     )
 
 
@@ -285,6 +290,18 @@ def _text_segment(ids: Sequence[int], tokenizer: Tokenizer) -> PromptSegment:
     detokenizer = Detokenizer(tokenizer)
     text = "".join(segment.text for segment in (*detokenizer.feed(ids), *detokenizer.finish()))
     return PromptSegment(text, False, len(ids))
+
+
+def _lanes(turn: PreparedTurn, tokenizer: Tokenizer) -> RecordedLanes | None:
+    if turn.prefix is None or turn.prefix.cause is None or turn.sent is None:
+        return None
+    at, left = turn.prefix.kept, turn.sent.left
+    shared = turn.prompt[max(0, at - _MOST_SHARED) : at]
+    lanes = []
+    for behind in (left, turn.prompt[at : at + len(left)]):
+        detokenizer = Detokenizer(tokenizer)
+        lanes.append(tuple(_token(token, detokenizer, tokenizer) for token in (*shared, *behind)))
+    return RecordedLanes(lanes[0][: len(shared)], *(lane[len(shared) :] for lane in lanes))
 
 
 def _grammar(turn: PreparedTurn, tokenizer: Tokenizer) -> str | None:

@@ -61,6 +61,18 @@ class RecordedPrompt(msgspec.Struct, frozen=True):
     ids: tuple[int, ...] | None = None
 
 
+class RecordedLanes(msgspec.Struct, frozen=True):
+    """Where a prompt leaves the last one of its conversation.
+
+    `shared`: the tokens before that place. `last`: what the last prompt and its answer have there. `this`: what this
+    prompt has there.
+    """
+
+    shared: tuple[Token, ...]
+    last: tuple[Token, ...]
+    this: tuple[Token, ...]
+
+
 class RecordedPicture(msgspec.Struct, frozen=True):
     """A picture that the model saw. `sha256`: the digest of its file, which has `size` bytes. `data`: the file, if
     files are recorded and there is room."""
@@ -178,7 +190,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     `grammar` is in llguidance's Lark dialect. `format` is the name of the model's format. `times` are in seconds:
     points since the request arrived, and `stages`. `pictures`: what the model saw, in the order of the prompt; in
     `request`, the digest of its file stands for each. `prefix`: how the prompt goes on from the last one of its
-    conversation, where the server remembers it.
+    conversation, where the server remembers it; `lanes`: where it leaves that one, if it does.
     """
 
     kind: str = KIND
@@ -206,6 +218,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     format: str | None = None
     pictures: tuple[RecordedPicture, ...] = ()
     prefix: Prefix | None = None
+    lanes: RecordedLanes | None = None
 
 
 def joined(events: Iterable[Event]) -> tuple[Event, ...]:

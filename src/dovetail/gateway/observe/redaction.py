@@ -15,6 +15,7 @@ import msgspec
 from dovetail.events import Call, CallArguments, CallStart, Content, Defect, Event, Reasoning
 from dovetail.gateway.observe.recording import (
     PromptSegment,
+    RecordedLanes,
     RecordedLogprob,
     RecordedMessage,
     RecordedPicture,
@@ -51,7 +52,9 @@ def redacted(recording: Recording) -> Recording:
             stop=tuple(map(_length, options.stop)),
             unenforced=tuple(map(_length, options.unenforced)),
         )
-    error = recording.error
+    error, lanes = recording.error, recording.lanes
+    if lanes is not None:
+        lanes = RecordedLanes(_tokens(lanes.shared), _tokens(lanes.last), _tokens(lanes.this))
     return msgspec.structs.replace(
         recording,
         redacted=True,
@@ -67,6 +70,7 @@ def redacted(recording: Recording) -> Recording:
         message=None if recording.message is None else _message(recording.message, tools),
         messages=tuple(_message(message, tools) for message in recording.messages),
         error=None if error is None else msgspec.structs.replace(error, message=_length(error.message)),
+        lanes=lanes,
         pictures=tuple(RecordedPicture("", picture.media_type, picture.size) for picture in recording.pictures),
     )
 

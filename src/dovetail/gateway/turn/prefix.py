@@ -43,6 +43,8 @@ CAUSES: Mapping[Cause, str] = MappingProxyType(
 
 #: How many tokens of prompts are remembered, and how many prompts of one conversation.
 _MOST_TOKENS, _MOST_PROMPTS = 4 * 1024 * 1024, 4
+#: How many tokens are shown of what a prompt leaves.
+_MOST_LEFT = 40
 #: A date or a time of day, as systems write them.
 DATE = re.compile(
     r"\d{4}-\d\d?-\d\d?|\d\d?[./]\d\d?[./]\d{2,4}|\d\d?:\d\d"
@@ -58,8 +60,7 @@ class Prefix(msgspec.Struct, frozen=True):
 
     `expected`: the tokens of that prompt and its answer, which the engine may have in its cache. `kept`: how many of
     them the prompt begins with. `lost`: the others, which are computed again, or whose text is gone. `cause`: one of
-    `CAUSES`, and `field` what of the request it is; None and "" if nothing is lost. `last`: the name of the answer to
-    that prompt.
+    `CAUSES`, and `field` what of the request it is; None and "" if nothing is lost.
     """
 
     expected: int
@@ -67,7 +68,6 @@ class Prefix(msgspec.Struct, frozen=True):
     lost: int = 0
     cause: Cause | None = None
     field: str = ""
-    last: str = ""
 
     @property
     def explained(self) -> str:
@@ -90,15 +90,16 @@ class _Said(NamedTuple):
 class SentPrompt(msgspec.Struct, eq=False):
     """A prompt that was sent, with its answer as soon as that has ended.
 
-    `id`: the name of the answer. `dates`: the labels of lines that stand behind the system text (`remedies`).
+    `dates`: the labels of lines that stand behind the system text (`remedies`). `left`: the first tokens that the last
+    prompt and its answer had, and this prompt does not.
     """
 
-    id: str
     ids: array[int]
     prompt_tokens: int
     said: list[_Said]
     tools: tuple[int, ...]
     dates: frozenset[str] = frozenset()
+    left: Sequence[int] = ()
     answer: _Said | None = None
 
     def dates_changed(self, i: int, message: Mapping[str, Any]) -> list[str]:
@@ -147,7 +148,7 @@ class SentPrompts:
         `spliced`: the numbers of the messages that have their own tokens in it. `dates`: see `SentPrompt`.
         """
         last = following.last
-        sent = SentPrompt(request.id, array("I", ids), len(ids), following.said, following.tools, dates)
+        sent = SentPrompt(array("I", ids), len(ids), following.said, following.tools, dates)
         conversation = _conversation(request.tenant, following.said)
         with self._lock:
             earlier = self._sent.setdefault(conversation, [])
@@ -158,7 +159,10 @@ class SentPrompts:
             earlier.append(sent)
             self._tokens += len(sent.ids)
             self._forget(earlier)
-        return None if last is None else _prefix(request, last, sent, spliced), sent
+        prefix = None if last is None else _prefix(request, last, sent, spliced)
+        if last is not None and prefix is not None and prefix.cause is not None:
+            sent.left = last.ids[prefix.kept : prefix.kept + _MOST_LEFT].tolist()
+        return prefix, sent
 
     def answered(self, sent: SentPrompt, ids: Sequence[int], answer: Message) -> None:
         """`sent` got an answer with the tokens `ids`."""
@@ -215,9 +219,9 @@ def _common(old: Sequence[_Said], new: Sequence[_Said]) -> int:
 def _prefix(request: TurnRequest, old: SentPrompt, new: SentPrompt, spliced: Container[int]) -> Prefix:
     expected, kept = len(old.ids), _shared(old.ids, new.ids)
     if kept >= expected - 1:  # the end of the turn is not computed
-        return Prefix(expected, expected, last=old.id)
+        return Prefix(expected, expected)
     cause, field = _cause(old, new, kept, request, spliced)
-    return Prefix(expected, kept, expected - kept, cause, request.field_names.of(field), old.id)
+    return Prefix(expected, kept, expected - kept, cause, request.field_names.of(field))
 
 
 def _shared(old: array[int], new: array[int]) -> int:

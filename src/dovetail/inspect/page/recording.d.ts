@@ -78,5 +78,6 @@ export interface Recording {
   left_out: string[];
   tokenizer?: { digest: string } | null;
   prefix?: { expected: number, kept: number, lost: number, cause: string | null, field: string } | null;
+  lanes?: { shared: RecordedToken[], last: RecordedToken[], this: RecordedToken[] } | null;
   pictures?: Picture[];
 }

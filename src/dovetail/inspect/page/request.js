@@ -11,6 +11,7 @@ import { count, duration, element, fill, grouped, inLine, visible } from "./dom.
 import { Lanes } from "./lanes.js";
 import { messageElements, longText } from "./message.js";
 import { promptElement } from "./prompt.js";
+import { prefixLanes } from "./prefix_lanes.js";
 import { Strip } from "./strip.js";
 import { tokenDetails } from "./token_details.js";
 import { stepsOf, tokensOf } from "./tokens.js";
@@ -23,7 +24,7 @@ export async function showRequest(main, name, signal) {
   const choices = [...new Set(recording.steps.map((/** @type {{choice: number}} */ step) => step.choice))].sort((a, b) => a - b);
   const answer = element("div", { class: "answer" });
   fill(main, head(recording), foreign(recording, server.tokenizer.digest), verdictElement(verdict), element("div", { class: "columns" },
-    element("div", { class: "wide" }, repairs(recording), prompt(recording), pictures(recording.pictures ?? []), chooser(choices, (choice) => show(choice)), answer),
+    element("div", { class: "wide" }, repairs(recording), prefixLanes(recording), prompt(recording), pictures(recording.pictures ?? []), chooser(choices, (choice) => show(choice)), answer),
     element("aside", { "aria-label": "Message" }, element("h2", {}, "Message"), ...messages(recording))),
     ...more(recording, request));
   /** @param {number} choice */
