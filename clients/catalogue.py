@@ -108,12 +108,11 @@ _SCORES = ("scored", "generated")
 #: instructor makes objects, and takes answers that are none for failures.
 _OBJECTS = ("plain", "reasoning", "length")
 
-#: Agents after whose turn the next prompt cannot be exact, and why.
-_ANEW: dict[str, Any] = {
+#: An agent after whose turn the next prompt cannot be exact, and why.
+_NOT_STORED: dict[str, Any] = {
     "lacks": ("exact",),
-    "note": "it writes the arguments of its calls anew, without the model's white space",
+    "note": "it sends `store: false`, so its answers are not remembered, and writes the arguments of its calls anew",
 }
-_FORGETS: dict[str, Any] = {"lacks": ("exact",), "note": "it does not send the model's reasoning back"}
 #: What an agent without tools has not.
 _CALLS = ("turns", "exact", "both_results", "failed_call", "outgrown")
 
@@ -138,8 +137,8 @@ CLIENTS = (
     Client("openai (node)", "openai-node", "responses", "openai_responses.mjs", targets=TARGETS),
     Client("anthropic (Python)", "anthropic", "messages", "anthropic_messages.py", targets=TARGETS),
     Client("anthropic (node)", "anthropic-node", "messages", "anthropic_messages.mjs", targets=TARGETS),
-    Client("openai-agents", "openai-agents", "responses", "openai_agents.py", targets=TARGETS, lacks=("length",)),
-    Client("openai-agents", "openai-agents", "chat", "openai_agents.py", targets=TARGETS, lacks=("length",)),
+    _agent("openai-agents", "responses", "openai_agents.py", tools="own", **_framework({"lacks": ("length",)})),
+    _agent("openai-agents", "chat", "openai_agents.py", tools="own", **_framework({"lacks": ("length",)})),
     Client("pydantic-ai", "pydantic-ai", "chat", "pydantic_ai_agent.py", targets=TARGETS),
     Client("pydantic-ai", "pydantic-ai", "responses", "pydantic_ai_agent.py", targets=TARGETS),
     Client("pydantic-ai", "pydantic-ai", "messages", "pydantic_ai_agent.py", targets=TARGETS),
@@ -166,14 +165,14 @@ CLIENTS = (
     _agent("codex, apply_patch", "responses", "codex_exec.py", "codex", "apply_patch", variant="apply_patch"),
     _agent("claude-code", "messages", "claude_print.py"),
     _agent("kimi-cli", "chat", "kimi_cli_print.py"),
-    _agent("Kimi Code", "chat", "kimi_code_print.py", "kimi-code", **_ANEW),
-    _agent("Kimi Code", "responses", "kimi_code_print.py", "kimi-code", **_FORGETS),
+    _agent("Kimi Code", "chat", "kimi_code_print.py", "kimi-code"),
+    _agent("Kimi Code", "responses", "kimi_code_print.py", "kimi-code"),
     _agent("Kimi Code", "messages", "kimi_code_print.py", "kimi-code"),
     _agent("opencode", "chat", "opencode_run.py"),
-    _agent("pi", "chat", "pi_print.py", **_ANEW),
+    _agent("pi", "chat", "pi_print.py", **_NOT_STORED),
     _agent("qwen-code", "chat", "qwen_code_print.py"),
-    _agent("cline", "chat", "cline_task.py", **_ANEW),
-    _agent("Continue", "chat", "continue_print.py", "continue", **_FORGETS),
+    _agent("cline", "chat", "cline_task.py"),
+    _agent("Continue", "chat", "continue_print.py", "continue"),
     Client(
         "aider",
         "aider",
@@ -185,15 +184,15 @@ CLIENTS = (
         note="it has no tools, and edits by blocks in the answer's text",
     ),
     _agent("mini-swe-agent", "chat", "mini_swe_agent.py"),
-    _agent("openhands-sdk", "chat", "openhands_conversation.py", **_FORGETS),
-    _agent("deepagents", "chat", "deepagents_agent.py", **_FORGETS),
+    _agent("openhands-sdk", "chat", "openhands_conversation.py"),
+    _agent("deepagents", "chat", "deepagents_agent.py"),
     _agent("deepagents", "responses", "deepagents_agent.py"),
     _agent("deepagents", "messages", "deepagents_agent.py"),
     _agent("google-adk", "chat", "google_adk_agent.py", tools="own", **_framework({})),
-    _agent("semantic-kernel", "chat", "semantic_kernel_agent.py", **_framework(_FORGETS)),
+    _agent("semantic-kernel", "chat", "semantic_kernel_agent.py", **_framework({})),
     _agent("openai-agents (node)", "responses", "openai_agents.mjs", "openai-agents-node", "own", **_framework({})),
-    _agent("openai-agents (node)", "chat", "openai_agents.mjs", "openai-agents-node", "own", **_framework(_FORGETS)),
-    _agent("dspy", "chat", "dspy_programs.py", **_framework(_FORGETS)),
+    _agent("openai-agents (node)", "chat", "openai_agents.mjs", "openai-agents-node", "own", **_framework({})),
+    _agent("dspy", "chat", "dspy_programs.py", **_framework({})),
     Client("lm-eval", "lm-eval", "completions", "lm_eval_tasks.py", timeout_s=400, lacks=("benchmarked", "counted")),
     Client("guidellm", "guidellm", "chat", "guidellm_benchmark.py", lacks=_SCORES),
     Client("guidellm", "guidellm", "responses", "guidellm_benchmark.py", lacks=_SCORES),

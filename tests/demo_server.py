@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -43,12 +44,12 @@ def served(app: Starlette) -> Iterator[str]:
 
 @contextmanager
 def demo_server(
-    recordings: RecordingOptions | None = None, api_key: str | None = None, keys: Keyring | None = None
+    recordings: RecordingOptions | None = None, api_key: str | None = None, keys: Keyring | None = None, **more: Any
 ) -> Iterator[str]:
     """A server of the model `demo` on a port of its own; yields its address."""
     engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", EngineSettings(draft_tokens=3, max_batch=4, threads=1))
     tokenizer = dovetail.tokenizer(DEMO / "target")
-    settings = Settings(served_model_name="demo", recordings=recordings, api_key=api_key, keys=keys)
+    settings = Settings(served_model_name="demo", recordings=recordings, api_key=api_key, keys=keys, **more)
     more = inspect_routes(settings, tokenizer)
     app = create_app(engine, dovetail.format(DEMO / "target"), tokenizer, settings, more=more)
     with served(app) as url:

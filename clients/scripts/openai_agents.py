@@ -19,6 +19,7 @@ from common import (
     raises_async,
     result_of,
 )
+from hands import FILE, REQUEST, edit_file, read_file, run_command
 
 client = openai.AsyncOpenAI(base_url=URL, api_key=KEY, max_retries=0)
 agents.set_default_openai_client(client, use_for_tracing=False)
@@ -104,6 +105,17 @@ async def bad_field():
 @feature
 async def overflow():
     return await raises_async(openai.BadRequestError, agents.Runner.run(agent(), TOO_LONG))
+
+
+@feature
+async def report():
+    tools = [agents.function_tool(each) for each in (read_file, edit_file, run_command)]
+    return (await agents.Runner.run(agent(tools=tools), REQUEST)).final_output
+
+
+@feature
+async def edited():
+    return FILE.read_text()
 
 
 main()

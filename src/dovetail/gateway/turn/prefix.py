@@ -117,6 +117,14 @@ class Following(NamedTuple):
     said: list[_Said]
     tools: tuple[int, ...]
 
+    @property
+    def begins_otherwise(self) -> bool:
+        """Whether the request begins with other tools or another system text than that prompt, or had lines moved."""
+        if self.last is None:
+            return False
+        systems = (pair for pair in zip(self.last.said, self.said, strict=False) if pair[1].role in SYSTEM)
+        return bool(self.last.dates) or self.last.tools != self.tools or any(old != new for old, new in systems)
+
 
 class SentPrompts:
     """The last prompts of each conversation of each tenant. Threads may share it."""

@@ -179,7 +179,7 @@ class TurnRunner:
         if not self._remembers(request):
             return request, None, frozenset()
         following = self._sent.following(request)
-        if following.last is None:
+        if following.last is None or not following.begins_otherwise:
             return request, following, frozenset()
         remedied_, repairs, dates = remedied(request, following.last, self._repairs_off(request))
         if repairs:
