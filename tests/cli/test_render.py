@@ -125,6 +125,10 @@ def test_repairs_are_reported_and_can_be_left_off(render: Render) -> None:
     quiet = {"messages": ANSWERED, "dovetail": {"repair": {"empty_content": False}}}
     assert "empty_content" not in render(quiet).stderr
     assert render(quiet, "--no-repair", "call_id,result_id").stderr == ""
+    billed = [{"role": "system", "content": "x-anthropic-billing-header: cch=1;\n\nBe brief."}, *ANSWERED[:1]]
+    done = render({"messages": billed})
+    assert done.stdout == FMT.render([{"role": "system", "content": "Be brief."}, *ANSWERED[:1]]).text
+    assert done.stderr == "repaired messages[0].content: billing_line\n"
 
 
 def test_the_end_of_the_prompt_follows_the_options(render: Render) -> None:
