@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest
 from dovetail.formats.prompts.history import (
+    BILLING_LINE,
+    DATE_LINE,
     GENERIC_TOOLS,
     KINDS,
     REASONING_FIELDS,
+    TOOLS_ORDER,
     UNMARKED_CALL,
     HistoryRules,
     Repair,
@@ -223,9 +226,11 @@ REFUSED: list[tuple[str, Messages, str]] = [
 
 def test_every_kind_has_a_case() -> None:
     assert {kind for kind, *_ in CHANGES} | {kind for kind, *_ in REFUSED} == {*KINDS} - {
-        GENERIC_TOOLS,
         UNMARKED_CALL,
         GENERIC_TOOLS,
+        BILLING_LINE,
+        TOOLS_ORDER,
+        DATE_LINE,
     }
 
 
