@@ -398,7 +398,8 @@ def test_what_is_refused_and_why(response: Any, reason: str) -> None:
         (["fields"], "it is not an object"),
         (_calls(open=None, open_pattern=r"<(a+)+>"), "its field tool_calls: open_pattern may take exponential time"),
         (_calls(), "the chat template contradicts it: an answer with"),
-        (_calls(open="{", close="}"), "no declaration expresses it"),
+        (_calls(open="{", close="}"), "the chat template contradicts it: an answer with"),
+        (_calls(open="<|im", close="}"), "no declaration expresses it"),
     ],
 )
 def test_the_next_source_is_taken(response: Any, reason: str) -> None:

@@ -48,6 +48,8 @@ def read(text: str, *, thinking: bool = False) -> tuple[str, str, list[tuple[str
         ("Hi there", "", "Hi there", [], ["text_outside_message"]),
         (f"{TEXT}a `{END}` b, {MODEL} c{END}", "", f"a `{END}` b, {MODEL} c", [], []),
         (f"{TEXT}Hi {THINK}there{END}", "", f"Hi {THINK}there", [], []),
+        (f"{THINK}`{END}{MODEL}{TEXT}`{END}{END_OF_TURN}", "`", "`", [], []),
+        (f"{TEXT}`{END}{MODEL}` ends it{END}", "", f"`{END}{MODEL}` ends it", [], []),
         (f"see {CALL} for that", "", f"see {CALL} for that", [], []),
         (f"see{CALL} for that", "", f"see{CALL} for that", [], []),
     ],

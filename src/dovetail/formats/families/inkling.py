@@ -45,6 +45,9 @@ _SPACE = rf"[ \t\r\n]{{0,{MOST_SPACE}}}"
 #: The name in front of a block, if it has one, and what follows; and what may become that.
 _HEADER = re.compile(rf"{_SPACE}([\w.:/-]{{0,128}}){_SPACE}([\ud800-\udfff{{])")
 _MAY_BE_HEADER = re.compile(rf"{_SPACE}[\w.:/-]{{0,128}}{_SPACE}")
+#: The same after the marker that begins a message.
+_MESSAGE = re.compile(rf"[\ud800-\udfff]{_HEADER.pattern}")
+_MAY_BE_MESSAGE = re.compile(rf"[\ud800-\udfff]{_MAY_BE_HEADER.pattern}")
 
 
 class InklingReader(JsonCallReader):
@@ -115,6 +118,8 @@ class InklingReader(JsonCallReader):
         """Whether `marker`, the last one, which may end a block, is text. Then it is emitted as `kind`."""
         written = self._last_marker()
         match = (yield from self._look(_HEADER, _MAY_BE_HEADER)) if marker == MODEL else None
+        if marker == END and (yield from self._peek()) == MODEL:
+            match = yield from self._look(_MESSAGE, _MAY_BE_MESSAGE)
         if match is not None and self._alphabet.spell(match[2]) in (TEXT, THINK, CALL, "{"):
             return False
         # Behind the end of one message, another may lack its beginning.
