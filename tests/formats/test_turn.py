@@ -176,7 +176,7 @@ def test_which_answers_cannot_be_continued_under_a_grammar() -> None:
             except InvalidRequest as error:
                 assert error.param == "continue_final_message"
                 refused.add(name)
-    assert refused == {"harmony", "muse", "functionary", "inkling"}
+    assert refused == {"beam", "harmony", "muse", "functionary", "inkling"}
 
 
 def test_reasoning_that_the_prompt_opened_for_a_family_that_opens_it_itself() -> None:
