@@ -1,12 +1,12 @@
 """Beam's answers: `beam`, gpt-oss' messages on channels, with tags in the messages to tools.
 
-     to=get_weather<|channel|>analysis <|constrain|>xml<|message|><rfl:parameter name="city">
+    <rfl:parameter name="city">
     Paris
-    </rfl:parameter><|call|>
+    </rfl:parameter>
 
-The prompt ends with `<|start|>assistant`, inside a header. Reasoning is a message on the channel `analysis`, content
-one on `final`, and `<|end|><|start|>assistant` stands between two messages. A call ends as any message does, or with
-`<|call|>`. The tags are text. Sources: the parsers of vLLM and SGLang. (No chat template of the model is at hand.)
+The prompt begins the first header. In one of a call, the recipient comes first, and the type is `xml`. Reasoning is a
+message on the channel `analysis`, and content one on `final`. A call ends as any message does, or as a turn with calls
+does. The tags are text. Sources: the parsers of vLLM and SGLang. (No chat template of the model is at hand.)
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@
     <atem:invoke name="get_weather">
     <atem:parameter name="city">Paris</atem:parameter>
     </atem:invoke>
-    </atem:function_calls><|eot|>
+    </atem:function_calls>
 
 The prompt ends in `<|start|>assistant`, inside a header. Reasoning is a message to `self`, content one to `user`, and
-`<|eom|><|start|>assistant` stands between two messages. The tags are text. Source: the model's chat template.
+`<|eom|><|start|>assistant` stands between two messages, and `<|eot|>` behind the last. The tags are text. Source: the
+model's chat template.
 """
 
 from __future__ import annotations
