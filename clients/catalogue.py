@@ -108,11 +108,13 @@ _SCORES = ("scored", "generated")
 #: instructor makes objects, and takes answers that are none for failures.
 _OBJECTS = ("plain", "reasoning", "length")
 
-#: An agent after whose turn the next prompt cannot be exact, and why.
+#: Agents after whose turn the next prompt cannot be exact, and why.
 _NOT_STORED: dict[str, Any] = {
     "lacks": ("exact",),
-    "note": "it sends `store: false`, so its answers are not remembered, and writes the arguments of its calls anew",
+    "note": "it sends `store: false`, so its answers are not remembered",
 }
+_WITHOUT_TEXT: dict[str, Any] = {"lacks": ("exact",), "note": "it leaves out the text beside calls"}
+_IN_OWN_WORDS: dict[str, Any] = {"lacks": ("exact",), "note": "it writes the conversation anew, as texts of its own"}
 #: What an agent without tools has not.
 _CALLS = ("turns", "exact", "both_results", "failed_call", "outgrown")
 
@@ -166,7 +168,7 @@ CLIENTS = (
     _agent("claude-code", "messages", "claude_print.py"),
     _agent("kimi-cli", "chat", "kimi_cli_print.py"),
     _agent("Kimi Code", "chat", "kimi_code_print.py", "kimi-code"),
-    _agent("Kimi Code", "responses", "kimi_code_print.py", "kimi-code"),
+    _agent("Kimi Code", "responses", "kimi_code_print.py", "kimi-code", **_NOT_STORED),
     _agent("Kimi Code", "messages", "kimi_code_print.py", "kimi-code"),
     _agent("opencode", "chat", "opencode_run.py"),
     _agent("pi", "chat", "pi_print.py", **_NOT_STORED),
@@ -189,10 +191,10 @@ CLIENTS = (
     _agent("deepagents", "responses", "deepagents_agent.py"),
     _agent("deepagents", "messages", "deepagents_agent.py"),
     _agent("google-adk", "chat", "google_adk_agent.py", tools="own", **_framework({})),
-    _agent("semantic-kernel", "chat", "semantic_kernel_agent.py", **_framework({})),
+    _agent("semantic-kernel", "chat", "semantic_kernel_agent.py", **_framework(_WITHOUT_TEXT)),
     _agent("openai-agents (node)", "responses", "openai_agents.mjs", "openai-agents-node", "own", **_framework({})),
     _agent("openai-agents (node)", "chat", "openai_agents.mjs", "openai-agents-node", "own", **_framework({})),
-    _agent("dspy", "chat", "dspy_programs.py", **_framework({})),
+    _agent("dspy", "chat", "dspy_programs.py", **_framework(_IN_OWN_WORDS)),
     Client("lm-eval", "lm-eval", "completions", "lm_eval_tasks.py", timeout_s=400, lacks=("benchmarked", "counted")),
     Client("guidellm", "guidellm", "chat", "guidellm_benchmark.py", lacks=_SCORES),
     Client("guidellm", "guidellm", "responses", "guidellm_benchmark.py", lacks=_SCORES),

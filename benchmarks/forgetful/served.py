@@ -58,7 +58,7 @@ def _server(memory: Path | None) -> Iterator[str]:
         yield url
 
 
-def _turns(client: httpx.Client, rng: Random, turns: int, loop: int, words: int, **fields: str) -> Iterator[Turn]:
+def _turns(client: httpx.Client, rng: Random, turns: int, loop: int, words: int, **fields: Any) -> Iterator[Turn]:
     """One conversation: `loop` calls with their results, an answer, the user's next message, and so on.
 
     `words`: that a result has more. `fields`: of all requests.
@@ -69,7 +69,8 @@ def _turns(client: httpx.Client, rng: Random, turns: int, loop: int, words: int,
         body = {**_FIELDS, **fields, "messages": messages, "tool_choice": "required" if calls else "none"}
         message, usage, seconds = _asked(client, body)
         if number:
-            yield Turn(usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], seconds)
+            details = usage.get("prompt_tokens_details") or {}  # vLLM leaves it out where nothing was cached
+            yield Turn(usage["prompt_tokens"], details.get("cached_tokens", 0), seconds)
         messages.append(message)
         for call in message.get("tool_calls") or ():
             content = " ".join([f"{rng.randint(1, 30)} degrees", *rng.choices(_CITIES, k=words)])
@@ -118,7 +119,7 @@ def main() -> int:
     parser.add_argument("--words", type=int, default=0, metavar="N", help="that a result of a call has more")
     parser.add_argument("--calls", type=int, nargs="*", default=[1, 4, 16], metavar="N", help="in a row")
     parser.add_argument("--servers", nargs=2, metavar="URL", help="one with --no-memory, and one with memory")
-    parser.add_argument("--model", default="demo", metavar="NAME")
+    parser.add_argument("--fields", type=json.loads, default={}, metavar="JSON", help="of all requests")
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
     with _servers(arguments.servers) as servers:
@@ -144,7 +145,7 @@ def _rows(servers: Sequence[str], arguments: argparse.Namespace, loop: int) -> I
         for name, url in zip(taken, servers, strict=True):
             rng, salt = Random(f"{loop} {number}"), f"{name} {loop} {number}"  # they do not share an engine's cache
             with httpx.Client(base_url=url, timeout=300) as client:
-                fields = {"model": arguments.model, "cache_salt": salt}
+                fields = {"cache_salt": salt, **arguments.fields}
                 taken[name] += _turns(client, rng, arguments.turns, loop, arguments.words, **fields)
     for name, measured in taken.items():
         prompt, cached = (statistics.mean(each) for each in zip(*((t.prompt, t.cached) for t in measured), strict=True))
