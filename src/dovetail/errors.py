@@ -22,7 +22,8 @@
     ├── EngineError               500     complete  the operator: the engine failed
     │   ├── EngineUnavailable     502     complete  the operator: the engine cannot be reached, or died within an answer
     │   └── EngineTimeout         504     complete  the operator: the engine was silent for longer than a deadline
-    └── EngineBusy                503     complete  the client, by trying later: the queue is full or the server stops
+    ├── EngineBusy                503     complete  the client, by trying later: the queue is full or the server stops
+    └── StoreUnavailable          503     request   the operator: the store of responses is down, full or too slow
 
 The message tells that person what to do. It never contains a key or a prompt.
 """
@@ -189,6 +190,12 @@ class EngineBusy(DovetailError):
     status = 503
     stage = "complete"
     code = "engine_busy"
+
+
+class StoreUnavailable(DovetailError):
+    status = 503
+    stage = "request"
+    code = "store_unavailable"
 
 
 class LibraryPanic(Exception):

@@ -28,9 +28,9 @@ from dovetail.cli import serve
 from dovetail.cli.terminal import curl, url_of
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.events import Call, Message
-from dovetail.gateway.bounded_file import FileLimits
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions
 from dovetail.gateway.settings import MEMORY_LIMITS
+from dovetail.gateway.store.interface import StoreLimits
 from dovetail.plan import Plan, engines, resolve
 from dovetail.server.api_keys import NO_KEYS
 from dovetail.tokens import Tokenizer
@@ -293,14 +293,15 @@ def test_the_url_is_that_of_the_local_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("store", "default"), [("response_store", FileLimits()), ("memory_store", FileLimits(500_000, 1 << 30, 7 * 86_400))]
+    ("store", "default"),
+    [("response_store", StoreLimits()), ("memory_store", StoreLimits(500_000, 1 << 30, 7 * 86_400))],
 )
-def test_limits_of_stores(pair: Path, store: str, default: FileLimits) -> None:
+def test_limits_of_stores(pair: Path, store: str, default: StoreLimits) -> None:
     target = str(pair / "target")
     assert serve.file_limits(resolve(target, {}), store, default) == default
     limits = {f"{store}_count": 7, f"{store}_size": 4096, f"{store}_age": 0.5}
-    assert serve.file_limits(resolve(target, limits), store, default) == FileLimits(7, 4096, 43_200)
-    assert FileLimits(500_000, 1 << 30, 7 * 86_400) == MEMORY_LIMITS
+    assert serve.file_limits(resolve(target, limits), store, default) == StoreLimits(7, 4096, 43_200)
+    assert StoreLimits(500_000, 1 << 30, 7 * 86_400) == MEMORY_LIMITS
 
 
 def test_where_requests_are_recorded(pair: Path, tmp_path: Path) -> None:

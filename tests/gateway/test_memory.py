@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from dovetail.events import Call, Message
 from dovetail.gateway import Settings
-from dovetail.gateway.bounded_file import FileLimits, StoreError
 from dovetail.gateway.records.memory import Memory, Recalled, Tenant, digest_of_turn
+from dovetail.gateway.store.interface import StoreError, StoreLimits
 from dovetail.tokens import Tokenizer
 from tests.gateway.forgetful import World, returned
 from tests.gateway.named_keys import bearer, keyed, named
@@ -398,7 +398,7 @@ def keep(memory: Memory, number: int, record: str = "r" * 36, tenant: Tenant = T
 def test_count_bytes_and_age_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, small = (
         Memory(tmp_path / f"{i}.db", b"k", limits)
-        for i, limits in enumerate((FileLimits(entries=3), FileLimits(size=310)))
+        for i, limits in enumerate((StoreLimits(entries=3), StoreLimits(size=310)))
     )
     for memory in (few, small):
         for number in range(5):
@@ -406,7 +406,7 @@ def test_count_bytes_and_age_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
         assert kept(memory, range(5)) == [2, 3, 4]
     with pytest.raises(StoreError, match="10066 bytes"):
         keep(small, 9, "r" * 10_000)
-    brief, now = Memory(tmp_path / "2.db", b"k", FileLimits(age=100)), int(time.time())
+    brief, now = Memory(tmp_path / "2.db", b"k", StoreLimits(age=100)), int(time.time())
     keep(brief, 1)
     monkeypatch.setattr(time, "time", lambda: now + 101)
     assert kept(brief, [1]) == []
@@ -414,7 +414,7 @@ def test_count_bytes_and_age_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_an_answer_that_is_given_again_is_kept_once(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "m.db", b"k", FileLimits(entries=10))
+    memory = Memory(tmp_path / "m.db", b"k", StoreLimits(entries=10))
     for _ in range(30):
         keep(memory, 1)
     for number in range(30):

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import RateLimited
-from dovetail.gateway.limits.keys import Account, Meter, duration
+from dovetail.gateway.limits.keys import Account, duration
+from dovetail.gateway.limits.meters import KeyUse, Meter
 from tests.gateway.named_keys import Clock, named
 
 #: Seconds that pass, and an amount that is asked for after them.
 STEPS = st.lists(st.tuples(st.sampled_from((0, 0.1, 1, 7.5, 90)), st.integers(1, 40)), max_size=20)
+
+
+def done(work: Any) -> Any:
+    """The result of a coroutine that waits for nothing."""
+    with pytest.raises(StopIteration) as end:
+        work.send(None)
+    return end.value.value
 
 
 @given(st.integers(1, 60), STEPS)
@@ -51,7 +61,7 @@ def test_after_the_wait_there_is_room(limit: int, steps: list[tuple[float, int]]
 def test_what_is_used_is_what_was_reserved_or_delays_what_comes_after(steps: list[tuple[int, int, int]]) -> None:
     """Requests that reserve, use less or more of it, and end in any order; an oracle that knows all of them."""
     limit, clock = 600, Clock()
-    account = Account(named("a", tokens_per_minute=limit), clock)
+    account = Account(named("a", tokens_per_minute=limit), KeyUse(clock))
     running = []
     used: list[tuple[float, int]] = []
     level = 0.0  # what the oracle thinks is spent
@@ -60,7 +70,7 @@ def test_what_is_used_is_what_was_reserved_or_delays_what_comes_after(steps: lis
         level = max(0.0, level - seconds * limit / 60)
         context = account.reserved(asked)
         try:
-            reservation = context.__enter__()
+            reservation = done(context.__aenter__())
         except RateLimited as refused:
             assert level + sum(each.left for _, each in running) + min(asked, limit) > limit - 1e-6
             assert refused.retry_after is not None and refused.retry_after >= 1
@@ -73,37 +83,39 @@ def test_what_is_used_is_what_was_reserved_or_delays_what_comes_after(steps: lis
             level += uses
             if uses % 3:
                 ended, _ = running.pop(uses % len(running))
-                ended.__exit__(None, None, None)
+                done(ended.__aexit__(None, None, None))
     for ended, _ in running:
-        ended.__exit__(None, None, None)
+        done(ended.__aexit__(None, None, None))
     assert account.prompt_tokens + account.completion_tokens == sum(amount for _, amount in used)
     ((_, _, remaining, full_in),) = account.meters()
     assert remaining == pytest.approx(max(0, limit - level), abs=1)
     assert full_in == pytest.approx(level * 60 / limit, abs=1e-3)
 
 
-def test_a_request_for_more_than_a_minutes_tokens_runs_when_nothing_else_does() -> None:
+@pytest.mark.anyio
+async def test_a_request_for_more_than_a_minutes_tokens_runs_when_nothing_else_does() -> None:
     clock = Clock()
-    account = Account(named("a", tokens_per_minute=100), clock)
-    with account.reserved(5000) as whole:
+    account = Account(named("a", tokens_per_minute=100), KeyUse(clock))
+    async with account.reserved(5000) as whole:
         with pytest.raises(RateLimited, match="100 tokens a minute, and this request asks for up to 1"):
-            account.reserved(1).__enter__()
+            done(account.reserved(1).__aenter__())
         whole.use(150, 50)
     assert [(unit, left, seconds) for unit, _, left, seconds in account.meters()] == [("tokens", 0, 120.0)]
     clock.now += 60
-    with pytest.raises(RateLimited) as refused, account.reserved(1):
-        raise AssertionError
+    with pytest.raises(RateLimited) as refused:
+        done(account.reserved(1).__aenter__())
     assert refused.value.retry_after == 1
     clock.now += 60
-    with account.reserved(5000):
+    async with account.reserved(5000):
         pass
     assert account.refusals == {"tokens": 2}
 
 
-def test_a_limit_that_changes_counts_from_then_on() -> None:
+@pytest.mark.anyio
+async def test_a_limit_that_changes_counts_from_then_on() -> None:
     clock = Clock()
-    account = Account(named("a"), clock)
-    with account.reserved(1000) as reservation:
+    account = Account(named("a"), KeyUse(clock))
+    async with account.reserved(1000) as reservation:
         account.key = named("a", tokens_per_minute=100, requests_per_minute=1)
         reservation.use(30, 30)
         assert [left for _, _, left, _ in account.meters()] == [1, 40]

@@ -33,10 +33,10 @@ from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import listed_kinds
 from dovetail.formats.registry import served_format
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.bounded_file import FileLimits
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions, When
 from dovetail.gateway.settings import MEMORY_LIMITS
+from dovetail.gateway.store.interface import StoreLimits
 from dovetail.gateway.turn.tools import shows_tools
 from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan
@@ -136,7 +136,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         metrics_tools=bool(plan.value("metrics_tools")),
         metrics_apart=plan.value("metrics_port") is not None,
         response_store=stored_at(plan, "response_store", "responses.db"),
-        response_limits=file_limits(plan, "response_store", FileLimits()),
+        response_limits=file_limits(plan, "response_store", StoreLimits()),
         memory=memory_file(plan),
         memory_limits=file_limits(plan, "memory_store", MEMORY_LIMITS),
         recordings=recording_options(plan),
@@ -199,7 +199,7 @@ def memory_file(plan: Plan) -> Path | None:
     return None if plan.value("memory") is False else stored_at(plan, "memory_store", "memory.db")
 
 
-def file_limits(plan: Plan, option: str, default: FileLimits) -> FileLimits:
+def file_limits(plan: Plan, option: str, default: StoreLimits) -> StoreLimits:
     """The plan's limits of the store of `option`. What it does not set has the `default`."""
     limits = {"entries": f"{option}_count", "size": f"{option}_size", "age": f"{option}_age"}
     values = {field: value for field, name in limits.items() if (value := plan.value(name)) is not None}

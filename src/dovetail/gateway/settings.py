@@ -6,17 +6,17 @@ import functools
 import re
 from pathlib import Path
 
-from dovetail.gateway.bounded_file import FileLimits
 from dovetail.gateway.limits.keys import Keyring
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingOptions
+from dovetail.gateway.store.interface import DEFAULT_LIMITS, Store, StoreLimits
 from dovetail.gateway.turn.turn_request import TurnDefaults
 
 #: The longest name that an alias may stand for, in characters.
 _LONGEST_NAME = 256
 
 #: What memory keeps by default.
-MEMORY_LIMITS = FileLimits(entries=500_000, age=7 * 24 * 3600)
+MEMORY_LIMITS = StoreLimits(entries=500_000, age=7 * 24 * 3600)
 
 
 class Settings(TurnDefaults, frozen=True, kw_only=True):
@@ -39,9 +39,9 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     With `salt_cache`, the prompts of different `keys` share nothing in the engine's cache, so that `cached_tokens` and
     the time of an answer tell nobody what others have asked.
 
-    `response_store` is the file in which responses are stored (None: they are not), within `response_limits`.
-    `memory` is the file in which answers are kept for clients that return no record of them (None: they are not),
-    within `memory_limits`.
+    `response_store` is where responses are stored (None: they are not), within `response_limits`: a file, or a store
+    that several gateways share. `memory` is where answers are kept for clients that return no record of them (None:
+    they are not), within `memory_limits`.
     `recordings` says where each request is recorded (None: it is not).
     """
 
@@ -60,10 +60,10 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     salt_cache: bool = True
     queue: QueueLimits = QueueLimits()
     hosts: frozenset[str] | None = None
-    response_store: Path | None = None
-    response_limits: FileLimits = FileLimits()
-    memory: Path | None = None
-    memory_limits: FileLimits = MEMORY_LIMITS
+    response_store: Path | Store | None = None
+    response_limits: StoreLimits = DEFAULT_LIMITS
+    memory: Path | Store | None = None
+    memory_limits: StoreLimits = MEMORY_LIMITS
     recordings: RecordingOptions | None = None
 
     def serves(self, name: str) -> bool:

@@ -18,11 +18,12 @@ from dovetail.completion import Sampling
 from dovetail.errors import InvalidRequest
 from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
-from dovetail.gateway import Settings, bounded_file, create_app
+from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
-from dovetail.gateway.bounded_file import StoreError
 from dovetail.gateway.http import response as http_response
+from dovetail.gateway.store import sqlite
+from dovetail.gateway.store.interface import StoreError
 from dovetail.tokens import Tokenizer
 from tests.gateway.responses.official import ITEMS, accumulated, check_body, check_event, check_order, events_of
 from tests.gateway.responses.test_client import ASKS, FINE, PARIS, WEATHER, bytes_of, client_of
@@ -436,7 +437,7 @@ async def test_a_locked_store_costs_no_answer_and_keeps_nobody_waiting(
     record = {"store": False, "include": ["reasoning.encrypted_content"]}
     async with in_process(engine, tok, settings) as client:
         earlier = (await client.post("/v1/responses", json=body)).json()
-        monkeypatch.setattr(bounded_file, "_LOCK_TIMEOUT", 0.1)
+        monkeypatch.setattr(sqlite, "_LOCK_TIMEOUT", 0.1)
         monkeypatch.setattr(ResponseStore, "put", slow)
         stored = [asyncio.create_task(client.post("/v1/responses", json=body)) for _ in range(12)]
         async with asyncio.timeout(30):

@@ -22,9 +22,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.gateway import bounded_file
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
-from dovetail.gateway.bounded_file import FileLimits, StoreError, owner_of
+from dovetail.gateway.store import sqlite
+from dovetail.gateway.store.interface import StoreError, StoreLimits, owner_of
 
 
 def response(number: int, size: int = 10, created: int | None = None, previous: str | None = None) -> StoredResponse:
@@ -68,7 +68,7 @@ def test_owners_do_not_see_each_others_responses(path: Path) -> None:
 )
 def test_the_newest_stay(sizes: list[int], number: int, room: int) -> None:
     with TemporaryDirectory() as folder:
-        store = ResponseStore(Path(folder) / "r.db", limits=FileLimits(number, room))
+        store = ResponseStore(Path(folder) / "r.db", limits=StoreLimits(number, room))
         for i, size in enumerate(sizes):
             store.put(response(i, size))
             present = [j for j in range(i + 1) if store.get(f"resp_{j}") is not None]
@@ -87,7 +87,7 @@ def test_who_keeps_to_an_equal_share_loses_nothing_to_others(
     puts: list[tuple[str, int]], number: int, room: int
 ) -> None:
     with TemporaryDirectory() as folder:
-        store = ResponseStore(Path(folder) / "r.db", limits=FileLimits(number, room))
+        store = ResponseStore(Path(folder) / "r.db", limits=StoreLimits(number, room))
         owners = {owner: store.of(owner) for owner in "abc"}
         stored: dict[str, list[int]] = {owner: [] for owner in owners}
         for i, (owner, size) in enumerate(puts):
@@ -104,7 +104,7 @@ def test_who_keeps_to_an_equal_share_loses_nothing_to_others(
 
 
 def test_one_owner_fills_no_more_than_what_others_leave(path: Path) -> None:
-    store = ResponseStore(path, limits=FileLimits(10, 1000))
+    store = ResponseStore(path, limits=StoreLimits(10, 1000))
     alice, bob = store.of("alice"), store.of("bob")
     for i in range(3):
         bob.put(response(i, 100))
@@ -120,7 +120,7 @@ def test_one_owner_fills_no_more_than_what_others_leave(path: Path) -> None:
 
 
 def test_a_file_of_an_earlier_version_gets_shares(path: Path) -> None:
-    store = ResponseStore(path, "a", FileLimits(3))
+    store = ResponseStore(path, "a", StoreLimits(3))
     for i in range(3):
         store.put(response(i))
     store.close()
@@ -134,7 +134,7 @@ def test_a_file_of_an_earlier_version_gets_shares(path: Path) -> None:
 
 
 def test_a_clock_that_is_set_back_empties_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, now = ResponseStore(path, limits=FileLimits(5)), int(time.time())
+    store, now = ResponseStore(path, limits=StoreLimits(5)), int(time.time())
     for i in range(5):
         store.put(response(i, created=now))
     monkeypatch.setattr(time, "time", lambda: now - 3600)
@@ -144,7 +144,7 @@ def test_a_clock_that_is_set_back_empties_nothing(path: Path, monkeypatch: pytes
 
 
 def test_a_response_above_all_room_is_refused(path: Path) -> None:
-    store = ResponseStore(path, limits=FileLimits(size=100))
+    store = ResponseStore(path, limits=StoreLimits(size=100))
     store.put(response(1, 100))
     with pytest.raises(StoreError, match="101 bytes"):
         store.put(response(2, 101))
@@ -152,7 +152,7 @@ def test_a_response_above_all_room_is_refused(path: Path) -> None:
 
 
 def test_old_responses_expire(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ResponseStore(path, limits=FileLimits(age=100))
+    store = ResponseStore(path, limits=StoreLimits(age=100))
     store.put(response(1, created=1_000_000_000))
     now = int(time.time())
     store.put(response(2, created=now))
@@ -279,7 +279,7 @@ def test_a_store_follows_its_path(path: Path) -> None:
     theirs.put(response(3))
     assert ours.get("resp_3") is not None and ours.get("resp_1") is None
     error = sqlite3.DatabaseError("database disk image is malformed")
-    reader = ours._file._reader
+    reader = ours._entries._reader
     reader._inode -= 1  # as if ours had opened the file that theirs has replaced
     reader._move_aside(error)
     assert ours.get("resp_3") is not None, "a sound file was moved aside"
@@ -339,12 +339,12 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def test_a_locked_file_is_waited_for_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_file, "_LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(sqlite, "_LOCK_TIMEOUT", 0.1)
     store = ResponseStore(path)
     store.put(response(1))
 
     def waits() -> int:
-        connection = store._file._writer._connection
+        connection = store._entries._writer._connection
         assert connection is not None
         return int(connection.execute("PRAGMA busy_timeout").fetchone()[0])
 

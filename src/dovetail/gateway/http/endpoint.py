@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 
 from dovetail.completion import Picture
 from dovetail.errors import ContextExceeded, InvalidRequest
-from dovetail.gateway.bounded_file import owner_named, owner_of
 from dovetail.gateway.http.errors import unknown_model
 from dovetail.gateway.http.picture_fetch import PictureFetcher
 from dovetail.gateway.http.response import (
@@ -36,6 +35,7 @@ from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Api, RequestReport
 from dovetail.gateway.records.memory import Tenant
 from dovetail.gateway.settings import Settings
+from dovetail.gateway.store.interface import owner_named, owner_of
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.picture_files import undecodable
 from dovetail.gateway.turn.runner import TurnRunner
@@ -159,7 +159,7 @@ class Endpoint:
         async with AsyncExitStack() as stack:
             send_step = await stack.enter_async_context(response)
             if (account := account_of(scope)) is not None:
-                observers = [*observers, stack.enter_context(metered(turn, account))]
+                observers = [*observers, await stack.enter_async_context(metered(turn, account))]
             await stack.enter_async_context(self._admitted(turn, client_of(scope)))
             for observer in observers:
                 observer.admitted()

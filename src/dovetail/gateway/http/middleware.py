@@ -162,7 +162,7 @@ class ApiKeyMiddleware:
         if account is not None:
             scope["account"] = account
             scope["report"].key = account.name
-        with account.request() if account is not None and scope["method"] == "POST" else nullcontext():
+        async with account.request() if account is not None and scope["method"] == "POST" else nullcontext():
             await self._app(scope, receive, send)
 
     def _is_closed(self, path: str) -> bool:

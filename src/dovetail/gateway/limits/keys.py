@@ -13,15 +13,18 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Literal
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from dovetail.errors import Forbidden, InvalidRequest, RateLimited
+from dovetail.gateway.limits.meters import Charge, Clock, KeyUse, Limit, SharedKeyUse, new_lease
+from dovetail.gateway.store.interface import Store
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.turn import Observer, PreparedTurn
 from dovetail.gateway.turn.turn_request import TurnRequest
@@ -69,56 +72,7 @@ def digest_of(key: str) -> bytes:
     return hashlib.sha256(key.encode("latin-1")).digest()
 
 
-Clock = Callable[[], float]
-#: The limits that a request can meet with status 429.
-Limit = Literal["requests", "tokens", "concurrent"]
-
-_MINUTE = 60.0
 _RUNNING_RETRY_S = 1.0  # nobody knows when one of the running requests ends
-
-
-class Meter:
-    """A limit a minute, as a token bucket: what was spent flows back evenly, and what is reserved does not.
-
-    In any span of t seconds at most `limit * (1 + t / 60)` is spent, and whatever is spent beyond its reservation
-    delays what comes after. A meter takes the same memory however much it counts (docs/decisions/0029).
-
-    Every call has the `limit`, which may change from call to call, and the time `now` in seconds, which never goes
-    back. `spent` is what was spent at the time `at`, and `reserved` what is reserved.
-    """
-
-    def __init__(self) -> None:
-        self.spent = 0.0
-        self.at = 0.0
-        self.reserved = 0
-
-    def remaining(self, limit: int, now: float) -> int:
-        """What may be spent at once, rounded down; 0 if more than the limit was spent."""
-        return max(0, int(self._room(limit, now)))
-
-    def full_in(self, limit: int, now: float) -> float:
-        """Seconds until nothing counts as spent any more, if nothing else is spent."""
-        return (self._spent_at(limit, now) + self.reserved) * _MINUTE / limit
-
-    def wait(self, amount: int, limit: int, now: float) -> float:
-        """Seconds until `amount` can be spent; 0.0: now. An estimate if it depends on reservations."""
-        return max(0.0, (amount - self._room(limit, now)) * _MINUTE / limit)
-
-    def spend(self, amount: int, limit: int, now: float) -> None:
-        """Count `amount` as spent, even beyond the limit."""
-        self.spent = self._spent_at(limit, now) + amount
-
-    def reserve(self, amount: int) -> None:
-        """Keep `amount` for later spending; a negative amount is given back."""
-        self.reserved += amount
-
-    def _room(self, limit: int, now: float) -> float:
-        return limit - self._spent_at(limit, now) - self.reserved
-
-    def _spent_at(self, limit: int, now: float) -> float:
-        self.spent = max(0.0, self.spent - (now - self.at) * limit / _MINUTE)
-        self.at = now
-        return self.spent
 
 
 class Account:
@@ -130,7 +84,7 @@ class Account:
     CPU time before the engine.
     """
 
-    def __init__(self, key: ApiKey, clock: Clock) -> None:
+    def __init__(self, key: ApiKey, use: KeyUse) -> None:
         self.key = key
         self.running = 0
         self.responses: Counter[int] = Counter()
@@ -138,9 +92,7 @@ class Account:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.prepare_seconds = 0.0
-        self._clock = clock
-        self._requests = Meter()
-        self._tokens = Meter()
+        self._use = use
 
     @property
     def name(self) -> str:
@@ -163,31 +115,38 @@ class Account:
 
     def meters(self) -> list[tuple[str, int, int, float]]:
         """Each limit a minute that the key has: its unit, the limit, what remains, and seconds until all remains."""
-        limits, now = self.limits, self._clock()
+        limits, use, now = self.limits, self._use.use, self._use.clock()
         return [
             (unit, limit, meter.remaining(limit, now), meter.full_in(limit, now))
             for unit, limit, meter in (
-                ("requests", limits.requests_per_minute, self._requests),
-                ("tokens", limits.tokens_per_minute, self._tokens),
+                ("requests", limits.requests_per_minute, use.requests),
+                ("tokens", limits.tokens_per_minute, use.tokens),
             )
             if limit is not None
         ]
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def request(self) -> AsyncIterator[None]:
         """Count a request while it runs. Raises `RateLimited`."""
-        limits, now = self.limits, self._clock()
-        if limits.concurrent_requests is not None and self.running >= limits.concurrent_requests:
-            raise self._refusal("concurrent", f"{self.running} requests run at a time", _RUNNING_RETRY_S)
-        if (most := limits.requests_per_minute) is not None:
-            if (wait := self._requests.wait(1, most, now)) > 0:
-                raise self._refusal("requests", f"{most} requests a minute", wait)
-            self._requests.spend(1, most, now)
+        requests, concurrent = self.limits.requests_per_minute, self.limits.concurrent_requests
+        charges: list[Charge] = []
+        if concurrent is not None:
+            charges.append(Charge("concurrent", concurrent, needs=1, holds=1))
+        if requests is not None:
+            charges.append(Charge("requests", requests, needs=1, spends=1))
+        lease = new_lease()
+        refused = await self._use.charge(lease, charges) if charges else None
+        if refused == "concurrent":
+            raise self._refusal("concurrent", f"{concurrent} requests run at a time", _RUNNING_RETRY_S)
+        if refused is not None:
+            raise self._refusal("requests", f"{requests} requests a minute", self._wait("requests", 1))
         self.running += 1
         try:
             yield
         finally:
             self.running -= 1
+            if concurrent is not None:
+                self._use.release(lease, (Charge("concurrent", concurrent, holds=0),))
 
     def prepared(self, seconds: float) -> None:
         """Count CPU time before the engine."""
@@ -195,29 +154,40 @@ class Account:
 
     def use(self, prompt: int) -> None:
         """Count the tokens of a prompt that was written and refused."""
-        self._use(prompt, 0, 0)
+        self.prompt_tokens += prompt
+        if (most := self.limits.tokens_per_minute) is not None:
+            self._use.release(new_lease(), (Charge("tokens", most, spends=prompt),))
 
-    @contextmanager
-    def reserved(self, tokens: int) -> Iterator[Reservation]:
+    @asynccontextmanager
+    async def reserved(self, tokens: int) -> AsyncIterator[Reservation]:
         """Reserve `tokens` for a request while it runs. Raises `RateLimited`.
 
         A request for more than the limit runs when nothing else is reserved and spent.
         """
-        reservation = self._reserve(tokens)
+        lease, reserved = new_lease(), 0
+        if (most := self.limits.tokens_per_minute) is not None:
+            reserved = min(tokens, most)
+            if await self._use.charge(lease, (Charge("tokens", most, needs=reserved, holds=reserved),)) is not None:
+                reason = f"{most} tokens a minute, and this request asks for up to {tokens}"
+                raise self._refusal("tokens", reason, self._wait("tokens", reserved))
+        reservation = Reservation(self, lease, reserved)
         try:
             yield reservation
         finally:
-            self._tokens.reserve(-reservation.left)
+            if most is not None:
+                self._use.release(lease, (Charge("tokens", most, holds=0),))
 
-    def _reserve(self, tokens: int) -> Reservation:
-        reserved = 0
+    def count(self, lease: str, prompt: int, completion: int, left: int) -> None:
+        """Count tokens of a prompt and of answers that the request `lease` has used. `left`: what it still holds."""
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
         if (most := self.limits.tokens_per_minute) is not None:
-            reserved = min(tokens, most)
-            if (wait := self._tokens.wait(reserved, most, self._clock())) > 0:
-                reason = f"{most} tokens a minute, and this request asks for up to {tokens}"
-                raise self._refusal("tokens", reason, wait)
-        self._tokens.reserve(reserved)
-        return Reservation(self, reserved)
+            self._use.count(lease, Charge("tokens", most, spends=prompt + completion, holds=left))
+
+    def _wait(self, limit: Limit, amount: int) -> float:
+        """Seconds until `amount` is free, of a limit that was reached."""
+        most = self.limits.requests_per_minute if limit == "requests" else self.limits.tokens_per_minute
+        return self._use.use.meter(limit).wait(amount, most or 1, self._use.clock())
 
     def _refusal(self, limit: Limit, reason: str, wait: float) -> RateLimited:
         self.refusals[limit] += 1
@@ -226,26 +196,19 @@ class Account:
         error.retry_after = seconds
         return error
 
-    def _use(self, prompt: int, completion: int, reserved: int) -> None:
-        self.prompt_tokens += prompt
-        self.completion_tokens += completion
-        self._tokens.reserve(-reserved)
-        if (most := self.limits.tokens_per_minute) is not None:
-            self._tokens.spend(prompt + completion, most, self._clock())
-
 
 class Reservation:
     """The tokens that one request may still use. `left`: how many of them."""
 
-    def __init__(self, account: Account, left: int) -> None:
+    def __init__(self, account: Account, lease: str, left: int) -> None:
         self.left = left
         self._account = account
+        self._lease = lease
 
     def use(self, prompt: int, completion: int) -> None:
         """Count tokens of the prompt and of answers as used. They may be more than were reserved."""
-        reserved = min(prompt + completion, self.left)
-        self.left -= reserved
-        self._account._use(prompt, completion, reserved)
+        self.left -= min(prompt + completion, self.left)
+        self._account.count(self._lease, prompt, completion, self.left)
 
 
 class Keyring:
@@ -256,7 +219,7 @@ class Keyring:
 
     def __init__(self, keys: Iterable[ApiKey], clock: Clock = time.monotonic) -> None:
         self.guards_metrics = False
-        self._clock = clock
+        self._new_use: Callable[[str], KeyUse] = lambda _: KeyUse(clock)
         self._secret = secrets.token_bytes(32)
         self._accounts: dict[bytes, Account] = {}
         self.replace(keys)
@@ -269,11 +232,18 @@ class Keyring:
         earlier = {account.name: account for account in self.accounts}
         accounts: dict[bytes, Account] = {}
         for key in keys:
-            account = earlier.get(key.name) or Account(key, self._clock)
+            account = earlier.get(key.name) or Account(key, self._new_use(key.name))
             account.key = key
             accounts[self._blinded(key.digest)] = account
             self.guards_metrics |= key.scope == "metrics"
         self._accounts = accounts
+
+    def share(self, store: Store) -> None:
+        """Count the use of all keys in `store` from now on, with other gateways."""
+        self._new_use = partial(SharedKeyUse, store)
+        keys = [account.key for account in self.accounts]
+        self._accounts = {}
+        self.replace(keys)
 
     @property
     def accounts(self) -> list[Account]:
@@ -312,13 +282,13 @@ def limited(request: TurnRequest, limits: KeyLimits) -> TurnRequest:
     return msgspec.structs.replace(request, most_tokens=limits.max_tokens)
 
 
-@contextmanager
-def metered(turn: PreparedTurn, account: Account) -> Iterator[Observer]:
+@asynccontextmanager
+async def metered(turn: PreparedTurn, account: Account) -> AsyncIterator[Observer]:
     """Reserves the tokens that `turn` may take. What it yields counts those that the turn takes.
 
     Raises `RateLimited`.
     """
-    with account.reserved(turn.prompt_tokens + _asked(turn, account.limits)) as reservation:
+    async with account.reserved(turn.prompt_tokens + _asked(turn, account.limits)) as reservation:
         meter = _Meter(reservation, turn.prompt_tokens)
         try:
             yield meter

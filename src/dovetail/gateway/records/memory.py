@@ -7,12 +7,10 @@ is as if the client had returned it. docs/memory.md says what counts as unchange
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import hmac
 import re
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -22,8 +20,9 @@ import msgspec
 from dovetail.custom_tools import with_functions
 from dovetail.events import Call
 from dovetail.formats.base import Tools, parameters_by_name
-from dovetail.gateway.bounded_file import BoundedFile, FileLimits, StoreError, Table
 from dovetail.gateway.records.record import Schemas, calls_of, digest_of_shown, picture_numbers, text_of
+from dovetail.gateway.store.interface import DEFAULT_LIMITS, Store, StoreError, StoreLimits, Table
+from dovetail.gateway.store.sqlite import entries_in
 
 #: Why a turn that memory knows gets no record.
 KINDS: Mapping[str, str] = MappingProxyType(
@@ -36,11 +35,12 @@ MemoryKind = Literal["memory_changed", "memory_ambiguous"]
 
 #: `place`: the conversation before the answer. `name`: the first of its calls, if this server gave that its id.
 #: `turn`: either of them with the message. `calls`: the ids of its calls. `answer`: the name of the response.
-_TABLE = Table(
+#: Two answers with one text and other tokens are enough to know that there is more than one.
+TABLE = Table(
     "answers",
-    "place BLOB NOT NULL, name BLOB, turn BLOB NOT NULL, record TEXT NOT NULL, calls BLOB NOT NULL, "
-    "answer TEXT NOT NULL",
-    indexes=("place", "name", "turn", "answer"),
+    {"place": bytes, "name": bytes, "turn": bytes, "record": str, "calls": bytes, "answer": str},
+    keys=("place", "name", "turn", "answer"),
+    alike=("turn", "record"),
 )
 _DIGEST_BYTES = 16
 #: An id that this server gave to a call: 64 random bits, which no other answer has.
@@ -49,14 +49,10 @@ _OWN_ID = re.compile(r"call_[0-9a-f]{16}_[0-9_]+")
 _ODD_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
 #: A history repeats ids in every request.
 _LONGEST_KNOWN_ID = 100
-#: Two answers with one text and other tokens are enough to know that there is more than one.
-_MOST_ALIKE = 2
-#: Parameters of a query; SQLite before 3.32 takes 999.
-_MOST_PARAMETERS = 900
 
 
 class Tenant(NamedTuple):
-    """Whose answers: what stands for the API key in the file, and the salt of the request ("": none)."""
+    """Whose answers: what stands for the API key in the store, and the salt of the request ("": none)."""
 
     owner: str
     salt: str = ""
@@ -83,10 +79,13 @@ class _Turn(NamedTuple):
 
 
 class Memory:
-    """The answers of all tenants in the file at `path`. `key`: the server's secret. Calls block: see `BoundedFile`."""
+    """The answers of all tenants in the file at a path, or in a store that gateways share. Calls block.
 
-    def __init__(self, path: Path, key: bytes, limits: FileLimits | None = None) -> None:
-        self._file = BoundedFile(path, _TABLE, limits=limits)
+    `key`: the server's secret.
+    """
+
+    def __init__(self, place: Path | Store, key: bytes, limits: StoreLimits = DEFAULT_LIMITS) -> None:
+        self._entries = entries_in(place, TABLE, limits)
         self._key = key
 
     def recall(
@@ -107,7 +106,7 @@ class Memory:
         digests = _Digests(self._key, tenant, model)
         turns, places = digests.of(messages, tools, pictures)
         place = places[-2 if continues else -1]
-        found, known = self._looked_up(turns)
+        found, known = self._looked_up(turns, tenant.owner)
         changed = list(messages)
         restored = 0
         for turn in turns:
@@ -122,13 +121,17 @@ class Memory:
                 changed[turn.number] = _extended(messages[turn.number], forgotten=kind)
         return Recalled(changed, place, restored)
 
-    def _looked_up(self, turns: Sequence[_Turn]) -> tuple[dict[bytes, dict[str, bytes]], set[bytes | None]]:
+    def _looked_up(self, turns: Sequence[_Turn], owner: str) -> tuple[dict[bytes, dict[str, bytes]], set[bytes | None]]:
         """The records of `turns` with the ids of their calls, and which places and names of the others are known."""
-        if not turns:
-            return {}, set()
+        found: dict[bytes, dict[str, bytes]] = {}
+        entries = self._entries.of(owner)
         try:
-            return self._file.read(functools.partial(_look_up, turns, self._file.oldest))
-        except StoreError:  # the file has logged it
+            for turn, record, calls in entries.find(("turn", "record", "calls"), "turn", {each.turn for each in turns}):
+                found.setdefault(turn, {})[record] = calls
+            others = [each for each in turns if each.turn not in found]
+            places, names = {each.place for each in others}, {each.name for each in others} - {None}
+            return found, entries.known("place", places) | entries.known("name", names)
+        except StoreError:  # the store has logged it
             return {}, set()
 
     def keep(
@@ -151,23 +154,15 @@ class Memory:
         turn = digests.turn(place, name, shown)
         ids = msgspec.json.encode(calls)
         entry = {"place": place, "name": name, "turn": turn, "record": record, "calls": ids, "answer": answer}
-
-        def make_unique(connection: sqlite3.Connection) -> None:
-            alike = connection.execute("SELECT rowid, record FROM answers WHERE turn = ? ORDER BY rowid", (turn,))
-            rows = alike.fetchall()
-            old = [row for row, text in rows if text == record] or [row for row, _ in rows[: 1 - _MOST_ALIKE]]
-            connection.executemany("DELETE FROM answers WHERE rowid = ?", [(row,) for row in old])
-
-        self._file.of(tenant.owner).put(entry, len(record) + len(ids) + 4 * _DIGEST_BYTES, make_unique)
+        self._entries.of(tenant.owner).put(entry, len(record) + len(ids) + 4 * _DIGEST_BYTES)
 
     def forget(self, answer: str, tenant: Tenant) -> None:
         """Delete what is kept of the response with the name `answer`. Raises `StoreError`."""
-        query, parameters = "DELETE FROM answers WHERE answer = ? AND owner = ?", (answer, tenant.owner)
-        self._file.write(lambda connection: connection.execute(query, parameters))
+        self._entries.of(tenant.owner).delete("answer", answer)
 
     def close(self) -> None:
-        """Close the file. The next call opens it again."""
-        self._file.close()
+        """Close the store. The next call opens it again."""
+        self._entries.close()
 
 
 class _Digests:
@@ -217,27 +212,6 @@ class _Digests:
         digest = self._keyed.copy()
         digest.update(data)
         return digest.digest()[:_DIGEST_BYTES]
-
-
-def _look_up(
-    turns: Sequence[_Turn], oldest: int, connection: sqlite3.Connection
-) -> tuple[dict[bytes, dict[str, bytes]], set[bytes | None]]:
-    def select(columns: str, column: str, digests: set[Any]) -> Iterator[tuple[Any, ...]]:
-        wanted = [*digests]
-        for at in range(0, len(wanted), _MOST_PARAMETERS):
-            part = wanted[at : at + _MOST_PARAMETERS]
-            places = ", ".join("?" * len(part))
-            query = f"SELECT {columns} FROM answers WHERE {column} IN ({places}) AND created > ?"
-            yield from connection.execute(query, (*part, oldest))
-
-    found: dict[bytes, dict[str, bytes]] = {}
-    for turn, record, calls in select("turn, record, calls", "turn", {each.turn for each in turns}):
-        found.setdefault(turn, {})[record] = calls
-    others = [each for each in turns if each.turn not in found]
-    known: set[bytes | None] = set()
-    for column, digests in (("place", {each.place for each in others}), ("name", {each.name for each in others})):
-        known.update(row[0] for row in select(f"DISTINCT {column}", column, digests - {None}))
-    return found, known
 
 
 def _calls_of(message: Mapping[str, Any]) -> Sequence[Call]:

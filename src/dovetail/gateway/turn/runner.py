@@ -22,7 +22,6 @@ from dovetail.events import fold
 from dovetail.formats import turn as formats
 from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import UNMARKED_CALL, Repair
-from dovetail.gateway.bounded_file import StoreError
 from dovetail.gateway.records.answers import (
     AnswerRecorder,
     AnswerStart,
@@ -32,6 +31,7 @@ from dovetail.gateway.records.answers import (
 )
 from dovetail.gateway.records.memory import Memory, Tenant
 from dovetail.gateway.records.record import Sealer, model_digest, picture_numbers
+from dovetail.gateway.store.interface import StoreError
 from dovetail.gateway.turn.continuation import Continuation
 from dovetail.gateway.turn.guards import AnswerGuards, must_speak
 from dovetail.gateway.turn.logprobs import Speller

@@ -14,13 +14,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope, Send
 
-from dovetail.errors import ContextExceeded, EngineBusy, InvalidRequest, UnknownResponse
+from dovetail.errors import ContextExceeded, InvalidRequest, StoreUnavailable, UnknownResponse
 from dovetail.gateway.apis.pictures import Sees
 from dovetail.gateway.apis.responses import history
 from dovetail.gateway.apis.responses.exchange import CompactExchange, ResponsesExchange, refused
 from dovetail.gateway.apis.responses.request import InputTokensRequest
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
-from dovetail.gateway.bounded_file import StoreError, owner_named, owner_of
 from dovetail.gateway.http.endpoint import Endpoint, Exchange, QueryEndpoint, Reply, Serving, account_of, tenant_of
 from dovetail.gateway.http.response import EVENT_STREAM_HEADERS
 from dovetail.gateway.limits.bodies import Body
@@ -28,6 +27,7 @@ from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.observe.request_report import RequestReport
 from dovetail.gateway.records.memory import Tenant
 from dovetail.gateway.records.sealed_text import SealedText
+from dovetail.gateway.store.interface import StoreError, owner_named, owner_of
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Observer, PreparedTurn
@@ -40,8 +40,8 @@ T = TypeVar("T")
 def responses_routes(serving: Serving) -> list[Route]:
     """The routes under `/v1/responses`. They share one store of responses, if the settings have one."""
     settings = serving.settings
-    path = settings.response_store
-    store = ResponseStore(path, owner_of(settings.api_key), settings.response_limits) if path is not None else None
+    place = settings.response_store
+    store = ResponseStore(place, owner_of(settings.api_key), settings.response_limits) if place is not None else None
     # A thread of its own, because it may have to wait for the disk. Nothing else then waits with it.
     writing = ThreadPoolExecutor(1, "dovetail-store")
     stored = StoredResponses(store, writing, serving)
@@ -158,8 +158,8 @@ class StoredResponses:
             if deleted:
                 tenant = tenant_of(self._serving.settings, account_of(request.scope))
                 await loop.run_in_executor(self._serving.remembering, self._serving.runner.forget, name, tenant)
-        except StoreError as error:  # it has logged it
-            raise EngineBusy("the response cannot be deleted now; try again later") from error
+        except StoreError as error:
+            raise StoreUnavailable("the response cannot be deleted now; try again later") from error
         if not deleted:
             raise self._unknown(name)
         return JSONResponse({"id": name, "object": "response", "deleted": True})

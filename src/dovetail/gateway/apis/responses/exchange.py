@@ -25,9 +25,9 @@ from dovetail.gateway.apis.responses.resource import Resource
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
 from dovetail.gateway.apis.responses.tools import ResponseTools
 from dovetail.gateway.apis.totals import ChoiceTotals
-from dovetail.gateway.bounded_file import StoreError
 from dovetail.gateway.http.response import COMMENT, DONE
 from dovetail.gateway.records.sealed_text import SealedText
+from dovetail.gateway.store.interface import StoreError
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.tools import typed
 from dovetail.gateway.turn.turn import PreparedTurn

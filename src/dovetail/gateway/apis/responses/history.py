@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from dovetail.errors import EngineError, InvalidRequest, UnknownPrevious
+from dovetail.errors import InvalidRequest, StoreUnavailable, UnknownPrevious
 from dovetail.gateway.apis.responses.conversation import FindItem, kind_of, user_messages
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
-from dovetail.gateway.bounded_file import StoreError
+from dovetail.gateway.store.interface import StoreError
 
 #: The ids of items that this server made, of an output or of an input: they name the response.
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_(?:in)?[0-9]+")
@@ -95,18 +95,11 @@ class History:
 
 
 def read(store: ResponseStore | None, name: str) -> StoredResponse | None:
-    """The stored response with the id `name`; None if there is none. Raises `EngineError` if the store fails."""
+    """The stored response with the id `name`; None if there is none. Raises `StoreUnavailable` if the store fails."""
     try:
         return store.get(name) if store is not None else None
     except StoreError as error:
-        raise failed(error) from error
-
-
-def failed(error: StoreError) -> EngineError:
-    """The error for a store that cannot be read. The client is not told its path."""
-    private = EngineError(f"the store of responses failed: {error}")
-    private.private = True
-    return private
+        raise StoreUnavailable("stored responses cannot be read now; try again later") from error
 
 
 def listed_input(value: Any, response_id: str, find_item: FindItem) -> list[dict[str, Any]]:

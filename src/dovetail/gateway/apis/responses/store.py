@@ -1,4 +1,4 @@
-"""Responses on disk, so that a client can go on from one by its id.
+"""Stored responses, so that a client can go on from one by its id.
 
 A response that cannot be written is not stored, and the answer says so.
 """
@@ -10,11 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from dovetail.gateway.bounded_file import BoundedFile, FileLimits, Table
+from dovetail.gateway.store.interface import DEFAULT_LIMITS, Store, StoreLimits, Table
+from dovetail.gateway.store.sqlite import entries_in
 
-_TABLE = Table(
-    "responses", "id TEXT PRIMARY KEY, previous TEXT, input BLOB NOT NULL, body BLOB NOT NULL, record TEXT NOT NULL"
-)
+TABLE = Table("responses", {"id": str, "previous": str, "input": bytes, "body": bytes, "record": str}, keys=("id",))
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
@@ -38,36 +37,30 @@ class StoredResponse(msgspec.Struct, frozen=True):
 
 
 class ResponseStore:
-    """The responses of one owner in a file that others may share: see `BoundedFile`."""
+    """The responses of one owner in the file at a path, or in a store that gateways share. Calls block."""
 
-    def __init__(self, path: Path, owner: str = "", limits: FileLimits | None = None) -> None:
-        self._file = BoundedFile(path, _TABLE, owner, limits)
+    def __init__(self, place: Path | Store, owner: str = "", limits: StoreLimits = DEFAULT_LIMITS) -> None:
+        self._entries = entries_in(place, TABLE, limits).of(owner)
 
     def of(self, owner: str) -> ResponseStore:
-        """The responses of another owner in the same file, through the same connection."""
+        """The responses of another owner in the same store."""
         other = copy.copy(self)
-        other._file = self._file.of(owner)
+        other._entries = self._entries.of(owner)
         return other
 
     def put(self, response: StoredResponse) -> None:
         """Store `response`, in the place of the oldest ones of those who have most. Raises `StoreError`."""
-        self._file.put(msgspec.structs.asdict(response), response.size)
+        self._entries.put(msgspec.structs.asdict(response), response.size)
 
     def get(self, name: str) -> StoredResponse | None:
         """The response with the id `name`; None if there is none, or not any more. Raises `StoreError`."""
-        columns = ", ".join(StoredResponse.__struct_fields__)
-        query = f"SELECT {columns} FROM responses WHERE id = ? AND owner = ? AND created > ?"
-        parameters = (name, self._file.owner, self._file.oldest)
-        row = self._file.read(lambda connection: connection.execute(query, parameters).fetchone())
-        return None if row is None else StoredResponse(*row)
+        rows = self._entries.find(StoredResponse.__struct_fields__, "id", (name,))
+        return StoredResponse(*rows[0]) if rows else None
 
     def delete(self, name: str) -> bool:
         """Delete the response with the id `name`. False if there is none. Raises `StoreError`."""
-        if self.get(name) is None:
-            return False
-        query, parameters = "DELETE FROM responses WHERE id = ? AND owner = ?", (name, self._file.owner)
-        return bool(self._file.write(lambda connection: connection.execute(query, parameters).rowcount))
+        return self.get(name) is not None and self._entries.delete("id", name) > 0
 
     def close(self) -> None:
-        """Close the file. The next call opens it again."""
-        self._file.close()
+        """Close the store. The next call opens it again."""
+        self._entries.close()

@@ -1,25 +1,24 @@
-"""A SQLite file of entries that belong to owners, bounded in number, bytes and age.
+"""Entries in a SQLite file, which several processes of one machine may share.
 
-A full file drops the oldest entry of the owner who has most of it. Several processes may share the file. It can be read
-while something keeps it from being written. A file that SQLite finds damaged is moved aside, and a new one is begun.
+It can be read while something keeps it from being written. A file that SQLite finds damaged is moved aside, and a new
+one is begun.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import logging
 import os
 import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Self, TypeVar
 
-import msgspec
+from dovetail.gateway.store.interface import Entries, Store, StoreError, StoreLimits, Table, Value, superseded
 
 T = TypeVar("T")
 
@@ -28,99 +27,57 @@ _LOG = logging.getLogger("dovetail.gateway")
 #: Seconds to wait for another process that writes, and to wait again as long as one has taken longer than that.
 _LOCK_TIMEOUT, _NEXT_TIMEOUT = 2.0, 0.005
 
+#: Parameters of a query; SQLite before 3.32 takes 999.
+_MOST_PARAMETERS = 900
+#: A file with another version is moved aside.
+_VERSION = 1
+#: With the plus, SQLite does not look for all entries of the owner first.
+_OWNED = "+owner = ?"
+_TYPES = {str: "TEXT", bytes: "BLOB"}
 
-class FileLimits(msgspec.Struct, frozen=True):
-    """What a file keeps at most: `entries`, together of `size` bytes, each for `age` seconds."""
 
-    entries: int = 100_000
-    size: int = 1024**3
-    age: int = 30 * 24 * 3600
-
-
-class Table(NamedTuple):
-    """What a file has of each entry, beside its owner, its size and when it was `created`, in seconds since the epoch.
-
-    `name`: what the entries are. `columns`: in SQL. `indexes`: the columns of each further index. A file with another
-    `version` is moved aside.
+def _layout(table: Table) -> str:
+    """The SQL that writes the layout of `table` to a file that lacks it, or a part of it."""
+    columns = ", ".join(f"{name} {_TYPES[kind]}" for name, kind in table.columns.items())
+    indexes = "".join(f"CREATE INDEX IF NOT EXISTS by_{key} ON {table.name} ({key});" for key in table.keys)
+    return f"""
+        BEGIN IMMEDIATE;
+        CREATE TABLE IF NOT EXISTS {table.name} (
+            {columns}, owner TEXT NOT NULL, created INTEGER NOT NULL, size INTEGER NOT NULL);
+        CREATE INDEX IF NOT EXISTS by_age ON {table.name} (created, size);
+        CREATE INDEX IF NOT EXISTS by_owner ON {table.name} (owner);
+        {indexes}
+        CREATE TABLE IF NOT EXISTS shares (owner TEXT PRIMARY KEY, number INTEGER NOT NULL, size INTEGER NOT NULL);
+        CREATE TRIGGER IF NOT EXISTS stored AFTER INSERT ON {table.name} BEGIN
+            INSERT INTO shares VALUES (new.owner, 1, new.size)
+                ON CONFLICT (owner) DO UPDATE SET number = number + 1, size = size + new.size;
+        END;
+        CREATE TRIGGER IF NOT EXISTS dropped AFTER DELETE ON {table.name} BEGIN
+            UPDATE shares SET number = number - 1, size = size - old.size WHERE owner = old.owner;
+            DELETE FROM shares WHERE owner = old.owner AND number = 0;
+        END;
+        DELETE FROM shares;
+        INSERT INTO shares SELECT owner, count(*), total(size) FROM {table.name} GROUP BY owner;
+        PRAGMA user_version = {_VERSION};
+        COMMIT;
     """
 
-    name: str
-    columns: str
-    indexes: tuple[str, ...] = ()
-    version: int = 1
 
-    @property
-    def layout(self) -> str:
-        """The SQL that writes the layout to a file that lacks it, or a part of it."""
-        indexes = (
-            f"CREATE INDEX IF NOT EXISTS by_{columns.replace(', ', '_')} ON {self.name} ({columns});"
-            for columns in self.indexes
-        )
-        return f"""
-            BEGIN IMMEDIATE;
-            CREATE TABLE IF NOT EXISTS {self.name} (
-                {self.columns}, owner TEXT NOT NULL, created INTEGER NOT NULL, size INTEGER NOT NULL);
-            CREATE INDEX IF NOT EXISTS by_age ON {self.name} (created, size);
-            CREATE INDEX IF NOT EXISTS by_owner ON {self.name} (owner);
-            {" ".join(indexes)}
-            CREATE TABLE IF NOT EXISTS shares (owner TEXT PRIMARY KEY, number INTEGER NOT NULL, size INTEGER NOT NULL);
-            CREATE TRIGGER IF NOT EXISTS stored AFTER INSERT ON {self.name} BEGIN
-                INSERT INTO shares VALUES (new.owner, 1, new.size)
-                    ON CONFLICT (owner) DO UPDATE SET number = number + 1, size = size + new.size;
-            END;
-            CREATE TRIGGER IF NOT EXISTS dropped AFTER DELETE ON {self.name} BEGIN
-                UPDATE shares SET number = number - 1, size = size - old.size WHERE owner = old.owner;
-                DELETE FROM shares WHERE owner = old.owner AND number = 0;
-            END;
-            DELETE FROM shares;
-            INSERT INTO shares SELECT owner, count(*), total(size) FROM {self.name} GROUP BY owner;
-            PRAGMA user_version = {self.version};
-            COMMIT;
-        """
+class SQLiteEntries:
+    """The entries of one owner in a file that others may share: see `Entries`."""
 
-
-class StoreError(Exception):
-    """An entry could not be stored or read. The message is for the operator."""
-
-
-class BoundedFile:
-    """The entries of one owner in a file that others may share. Every call blocks, so it belongs into a thread.
-
-    `owner` keeps the entries of different API keys apart; see `owner_of`.
-    """
-
-    def __init__(self, path: Path, table: Table, owner: str = "", limits: FileLimits | None = None) -> None:
+    def __init__(self, path: Path, table: Table, limits: StoreLimits) -> None:
         self._reader, self._writer = _Connection(path, table, needs=table.name), _Connection(path, table, "shares")
         self._table = table
-        self._limits = limits or FileLimits()
-        self.owner = owner
+        self._limits = limits
+        self.owner = ""
 
-    def of(self, owner: str) -> BoundedFile:
-        """The entries of another owner in the same file, through the same connections."""
+    def of(self, owner: str) -> Self:
         other = copy.copy(self)
         other.owner = owner
         return other
 
-    @property
-    def oldest(self) -> int:
-        """Entries that were created up to then do not count any more."""
-        return int(time.time()) - self._limits.age
-
-    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of `work`, which writes nothing. Raises `StoreError`."""
-        return self._reader.run(work)
-
-    def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of `work`. What it has begun and not ended is undone. Raises `StoreError`."""
-        return self._writer.run(work)
-
-    def put(
-        self, entry: Mapping[str, Any], size: int, prepare: Callable[[sqlite3.Connection], None] | None = None
-    ) -> None:
-        """Store `entry` of `size` bytes, in the place of the oldest ones of those who have most. Raises `StoreError`.
-
-        `prepare` works in the same transaction, before it.
-        """
+    def put(self, entry: Mapping[str, Value], size: int) -> None:
         if size > self._limits.size:
             raise StoreError(f"it has {size} bytes, and the store holds {self._limits.size}")
         row = {"created": int(time.time()), **entry, "owner": self.owner, "size": size}
@@ -128,18 +85,55 @@ class BoundedFile:
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
-            if prepare is not None:
-                prepare(connection)
+            self._drop_alike(connection, entry)
             self._make_room(connection, size)
             connection.execute(f"INSERT INTO {self._table.name} ({names}) VALUES ({places})", (*row.values(),))
             connection.execute("COMMIT")
 
-        self.write(write)
+        self._writer.run(write)
+
+    def find(self, columns: Sequence[str], key: str, values: Collection[Value]) -> list[tuple[Any, ...]]:
+        return self._select(", ".join(columns), key, values, "ORDER BY rowid")
+
+    def known(self, key: str, values: Collection[Value]) -> set[Any]:
+        return {row[0] for row in self._select(f"DISTINCT {key}", key, values)}
+
+    def delete(self, key: str, value: Value) -> int:
+        query, parameters = f"DELETE FROM {self._table.name} WHERE {key} = ? AND {_OWNED}", (value, self.owner)
+        return self._writer.run(lambda connection: connection.execute(query, parameters).rowcount)
 
     def close(self) -> None:
-        """Close the file. The next call opens it again."""
         self._reader.close()
         self._writer.close()
+
+    def _select(self, columns: str, key: str, values: Collection[Value], order: str = "") -> list[tuple[Any, ...]]:
+        wanted = [*values]
+
+        def select(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+            rows: list[tuple[Any, ...]] = []
+            for at in range(0, len(wanted), _MOST_PARAMETERS):
+                part = wanted[at : at + _MOST_PARAMETERS]
+                places = ", ".join("?" * len(part))
+                where = f"{key} IN ({places}) AND {_OWNED} AND +created > ?"
+                query = f"SELECT {columns} FROM {self._table.name} WHERE {where} {order}"
+                rows += connection.execute(query, (*part, self.owner, self._oldest)).fetchall()
+            return rows
+
+        return self._reader.run(select) if wanted else []
+
+    @property
+    def _oldest(self) -> int:
+        """Entries that were created up to then do not count any more."""
+        return int(time.time()) - self._limits.age
+
+    def _drop_alike(self, connection: sqlite3.Connection, entry: Mapping[str, Value]) -> None:
+        if self._table.alike is None:
+            return
+        first, second = self._table.alike
+        query = f"SELECT rowid, {second} FROM {self._table.name} WHERE {first} = ? AND {_OWNED} ORDER BY rowid"
+        rows = connection.execute(query, (entry[first], self.owner)).fetchall()
+        old = superseded(rows, entry[second])
+        connection.executemany(f"DELETE FROM {self._table.name} WHERE rowid = ?", [(row,) for row in old])
 
     def _make_room(self, connection: sqlite3.Connection, size: int) -> None:
         """Delete what is too old, and then the oldest of those who have most, until there is room for `size` bytes.
@@ -147,7 +141,7 @@ class BoundedFile:
         The oldest is the one that was stored first, whatever the clock was.
         """
         table = self._table.name
-        connection.execute(f"DELETE FROM {table} WHERE created <= ?", (self.oldest,))
+        connection.execute(f"DELETE FROM {table} WHERE created <= ?", (self._oldest,))
         shares = Counter[str](), Counter[str]()
         for owner, number, stored in connection.execute("SELECT owner, number, size FROM shares"):
             shares[0][owner], shares[1][owner] = number, stored
@@ -254,10 +248,10 @@ class _Connection:
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA journal_size_limit = 4194304")
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, self._table.version):
+            if version not in (0, _VERSION):
                 raise sqlite3.DatabaseError(f"{_NOT_OURS}: version {version}")
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self._needs,)).fetchone():
-                connection.executescript(self._table.layout)
+                connection.executescript(_layout(self._table))
         except BaseException:
             connection.close()
             raise
@@ -281,16 +275,6 @@ class _Connection:
             self._connection = None
 
 
-def owner_of(api_key: str | None) -> str:
-    """What stands for an API key in the file, from which the key cannot be read; "" for none."""
-    return hashlib.sha256(b"dovetail responses\0" + api_key.encode()).hexdigest() if api_key else ""
-
-
-def owner_named(name: str) -> str:
-    """What stands for a named key in the file. Another key of the same name has the same responses."""
-    return f"key {name}"
-
-
 _NOT_OURS = "not a file of this version"
 _DAMAGE = ("malformed", "not a database", _NOT_OURS, "no such table", "no such column", "has no column")
 
@@ -311,3 +295,8 @@ def _use_wal(connection: sqlite3.Connection, timeout: float) -> None:
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
     """Whether the file itself is at fault, and not a lock or the disk."""
     return any(sign in str(error) for sign in _DAMAGE)
+
+
+def entries_in(place: Path | Store, table: Table, limits: StoreLimits) -> Entries:
+    """The entries of `table` in the file of that path, or in a store that several gateways share."""
+    return SQLiteEntries(place, table, limits) if isinstance(place, Path) else place.entries(table, limits)
