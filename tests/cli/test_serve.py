@@ -30,7 +30,7 @@ from dovetail.errors import CheckpointError, PlanError
 from dovetail.events import Call, Message
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions
 from dovetail.gateway.settings import MEMORY_LIMITS
-from dovetail.gateway.store.interface import StoreLimits
+from dovetail.gateway.store.interface import Store, StoreLimits
 from dovetail.plan import Plan, engines, resolve
 from dovetail.server.api_keys import NO_KEYS
 from dovetail.tokens import Tokenizer
@@ -370,17 +370,17 @@ def test_who_can_read_the_recordings_of_an_open_server_is_said(
 def test_where_stores_are(pair: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     target = str(pair / "target")
 
-    def responses(plan: Plan) -> Path | None:
+    def responses(plan: Plan) -> Path | Store | None:
         return serve.stored_at(plan, "response_store", "responses.db")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert responses(resolve(target, {})) == tmp_path / "dovetail" / "responses.db"
     assert responses(resolve(target, {"response_store": "/a/b.db"})) == Path("/a/b.db")
     assert responses(resolve(target, {"response_store": "none"})) is None
-    assert serve.memory_file(resolve(target, {})) == tmp_path / "dovetail" / "memory.db"
-    assert serve.memory_file(resolve(target, {"memory_store": "/a/m.db"})) == Path("/a/m.db")
-    assert serve.memory_file(resolve(target, {"memory_store": "none"})) is None
-    assert serve.memory_file(resolve(target, {"memory": False})) is None
+    assert serve.memory_place(resolve(target, {})) == tmp_path / "dovetail" / "memory.db"
+    assert serve.memory_place(resolve(target, {"memory_store": "/a/m.db"})) == Path("/a/m.db")
+    assert serve.memory_place(resolve(target, {"memory_store": "none"})) is None
+    assert serve.memory_place(resolve(target, {"memory": False})) is None
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # is to be ignored, says the specification
     assert responses(resolve(target, {})) == Path.home() / ".cache" / "dovetail" / "responses.db"
 

@@ -36,7 +36,7 @@ from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions, When
 from dovetail.gateway.settings import MEMORY_LIMITS
-from dovetail.gateway.store.interface import StoreLimits
+from dovetail.gateway.store.interface import Store, StoreLimits
 from dovetail.gateway.turn.tools import shows_tools
 from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan
@@ -72,6 +72,8 @@ def run(arguments: argparse.Namespace) -> None:
         stack.enter_context(logging_in_background(json=logs_json(plan)))
         check_servable(plan)
         keys = client_keys(plan)
+        if keys.store is not None:
+            stack.callback(keys.store.close)
         options = server_options(plan)
         with listening(plan) as listener, listening_for_metrics(plan) as metrics:
             options = msgspec.structs.replace(options, metrics=metrics)
@@ -135,9 +137,9 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         salt_cache=plan.value("cache_salt") != "off",
         metrics_tools=bool(plan.value("metrics_tools")),
         metrics_apart=plan.value("metrics_port") is not None,
-        response_store=stored_at(plan, "response_store", "responses.db"),
+        response_store=stored_at(plan, "response_store", "responses.db", keys.store),
         response_limits=file_limits(plan, "response_store", StoreLimits()),
-        memory=memory_file(plan),
+        memory=memory_place(plan, keys.store),
         memory_limits=file_limits(plan, "memory_store", MEMORY_LIMITS),
         recordings=recording_options(plan),
     )
@@ -179,14 +181,20 @@ def queue_limits(plan: Plan) -> QueueLimits:
     return QueueLimits(running=None if batch is None else batch + max(2, batch // 4), **options)
 
 
-def stored_at(plan: Plan, option: str, name: str) -> Path | None:
-    """The file of a store: the one that `option` names, else `name` in the user's cache folder; None to store nothing.
+def stored_at(plan: Plan, option: str, name: str, shared: Store | None = None) -> Path | Store | None:
+    """Where entries are kept; None to keep none. Raises `PlanError` for a file beside a `shared` store.
+
+    That is the `shared` store, the file that `option` names, or the file `name` in the user's cache folder.
 
     https://specifications.freedesktop.org/basedir-spec/latest/
     """
     setting = plan.settings[option]
     if setting.value is not None or setting.source != "default":
+        if shared is not None and setting.value is not None:
+            raise PlanError(f"{option} is the file {setting.value}, but there is a store: leave one of them out")
         return None if setting.value is None else Path(setting.value)
+    if shared is not None:
+        return shared
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         return (cache if cache.is_absolute() else Path.home() / ".cache") / "dovetail" / name
@@ -194,9 +202,9 @@ def stored_at(plan: Plan, option: str, name: str) -> Path | None:
         return None
 
 
-def memory_file(plan: Plan) -> Path | None:
-    """The file in which answers are kept; None to keep none."""
-    return None if plan.value("memory") is False else stored_at(plan, "memory_store", "memory.db")
+def memory_place(plan: Plan, shared: Store | None = None) -> Path | Store | None:
+    """Where answers are kept; None to keep none."""
+    return None if plan.value("memory") is False else stored_at(plan, "memory_store", "memory.db", shared)
 
 
 def file_limits(plan: Plan, option: str, default: StoreLimits) -> StoreLimits:
@@ -300,6 +308,13 @@ def _introduce(plan: Plan, keys: ClientKeys, console: Console) -> None:
         if plan.value("record") is not None:
             warning += ": everybody there can read the recordings of all prompts and answers"
         console.print(Text(warning, PROBLEM))
+    if keys.store is not None:
+        console.print(Text(f"state shared in {keys.store.address}"))
+        if plan.value("record_key_file") is None:
+            warning = (
+                "warning: without --record-key-file, other gateways neither read records nor find what was remembered"
+            )
+            console.print(Text(warning, PROBLEM))
     if plan.value("record") is not None and plan.value("uds") is None:  # no browser reaches a Unix socket
         console.print(Text.assemble("recordings at ", (f"{address_of(plan)}/inspect", "bold green")))
     console.print(Text.assemble("serving ", (address_of(plan), "bold green"), "   try:"))

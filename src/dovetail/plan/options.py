@@ -39,6 +39,9 @@ _MODE = re.compile(r"0?[0-7]{3}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+#: A server of Redis, Valkey or PostgreSQL, and what no message shows of it.
+_STORE = re.compile(r"(redis|rediss|valkey|valkeys|postgresql|postgres)://[^\s/?#]+[^\s#]*")
+_PASSWORD = re.compile(r"(?<=://)[^\s/?#@]*:[^\s/?#]*(?=@)|(?<=password=)[^&\s]+", re.IGNORECASE)
 #: A server, a name with several addresses, or a service of Kubernetes.
 _ADDRESS = re.compile(r"\s*(https?|dns|kubernetes)://[^\s/?#]+\S*\s*")
 
@@ -103,6 +106,16 @@ def _validate_collector(value: str) -> None:
         raise PlanError("it must not contain a key: put that into OTEL_EXPORTER_OTLP_HEADERS")
     if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", value):
         raise PlanError("it must be the URL of a collector, such as http://localhost:4318")
+
+
+def _validate_store(value: str) -> None:
+    if _PASSWORD.search(value):
+        raise PlanError(
+            "every user of the machine sees it: put the password into DOVETAIL_STORE_PASSWORD, or the whole URL into "
+            "DOVETAIL_STORE"
+        )
+    if not _STORE.fullmatch(value):
+        raise PlanError("it must be redis://HOST, rediss://HOST (TLS) or postgresql://HOST/DATABASE")
 
 
 def _validate_mode(value: str) -> None:
@@ -715,6 +728,20 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _serving("memory_store_age", _Days | None, "days after which a kept answer goes (default: 7)", metavar="DAYS"),
     _serving(
+        "store",
+        _Text | None,
+        "server in which several gateways keep stored responses, memory and the use of keys: redis://HOST, "
+        "rediss://HOST (TLS) or postgresql://HOST/DATABASE (default: $DOVETAIL_STORE, else files of this machine)",
+        metavar="URL",
+        validate=_validate_store,
+    ),
+    _serving(
+        "store_timeout",
+        _Seconds | None,
+        "seconds that a request waits for that server at most (default: 0.5)",
+        metavar="SECONDS",
+    ),
+    _serving(
         "record",
         _Text | None,
         "folder in which each request is recorded, texts included, for `dovetail explain` (default: none)",
@@ -973,6 +1000,11 @@ def validated(values: Mapping[str, Any], where: str, folder: Path) -> tuple[dict
     return {name: _validated(BY_NAME[name], value, where, folder) for name, value in by_name.items()}, notes
 
 
+def _quoted(value: object) -> str:
+    """`value` in a message, without the password in a URL."""
+    return _PASSWORD.sub("…", repr(value))
+
+
 def _validated(option: Option, value: Any, where: str, folder: Path) -> Any:
     if isinstance(value, str) and option.is_unset(value):
         value = None
@@ -984,9 +1016,9 @@ def _validated(option: Option, value: Any, where: str, folder: Path) -> Any:
             option.validate(value)
     except msgspec.ValidationError as error:
         reason = str(error).replace("`", "")
-        raise PlanError(f"{where}: {option.name} is {value!r:.80}: {reason[:1].lower()}{reason[1:]}") from error
+        raise PlanError(f"{where}: {option.name} is {_quoted(value):.80}: {reason[:1].lower()}{reason[1:]}") from error
     except DovetailError as error:
-        raise PlanError(f"{where}: {option.name} is {value!r:.80}: {error.message}") from error
+        raise PlanError(f"{where}: {option.name} is {_quoted(value):.80}: {error.message}") from error
     if value is None or option.path is None:
         return value
     path = os.path.normpath(os.path.join(folder, os.path.expanduser(value)))

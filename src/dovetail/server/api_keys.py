@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from dovetail.errors import PlanError
 from dovetail.gateway.limits.keys import Keyring
+from dovetail.gateway.store.interface import Store
 from dovetail.plan import Plan
 from dovetail.server.key_file import read_keys, reloaded_on_hangup
+from dovetail.server.shared_store import shared_store
 
 #: The environment variable with the key of the server's clients, for a server without a file of its key.
 CLIENT_KEY = "DOVETAIL_API_KEY"
@@ -19,12 +21,14 @@ CLIENT_KEY = "DOVETAIL_API_KEY"
 class ClientKeys(NamedTuple):
     """The keys of a server's clients: one without a name, named ones, both, or none.
 
-    `file`: where the named keys are.
+    `file`: where the named keys are. `store`: where several gateways count what they use, and keep what their clients
+    come back for.
     """
 
     single: str | None = None
     named: Keyring | None = None
     file: Path | None = None
+    store: Store | None = None
 
     @property
     def needed(self) -> bool:
@@ -44,9 +48,11 @@ NO_KEYS = ClientKeys()
 def client_keys(plan: Plan) -> ClientKeys:
     """The keys of the plan's server. Raises `PlanError`."""
     file = None if plan.value("api_keys") is None else Path(plan.value("api_keys"))
-    if file is None:
-        return ClientKeys(client_key(plan))
-    return ClientKeys(client_key(plan), Keyring(read_keys(file)), file)
+    single, named = client_key(plan), None if file is None else Keyring(read_keys(file))
+    store = shared_store(plan)
+    if named is not None and store is not None:
+        named.share(store)
+    return ClientKeys(single, named, file, store)
 
 
 def client_key(plan: Plan) -> str | None:

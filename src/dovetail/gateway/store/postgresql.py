@@ -7,14 +7,15 @@ are too old go when others are stored. A crash of the machine may lose the last 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, sql
 
 from dovetail.gateway.store.interface import StoreError, StoreLimits, Table, Value, superseded
-from dovetail.gateway.store.remote import Remote
+from dovetail.gateway.store.remote import NewEntry, Remote
 
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
@@ -66,10 +67,8 @@ _MIGRATION_S = 10.0
 class PostgreSQL(Remote):
     """A store in PostgreSQL: see `Store`. `url` is as libpq takes it."""
 
-    errors = (psycopg.Error,)
-
     def __init__(self, url: str, timeout: float, password: str | None = None) -> None:
-        super().__init__(url, timeout)
+        super().__init__(url, timeout, (psycopg.Error,))
         try:
             self._parameters = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.Error as error:
@@ -130,30 +129,25 @@ class PostgreSQL(Remote):
 
         return await self._with(swap)
 
-    async def put(self, table: Table, limits: StoreLimits, row: Mapping[str, Value]) -> None:
+    async def put(self, table: Table, limits: StoreLimits, entry: NewEntry) -> None:
+        row = {**entry.fields, "owner": entry.owner, "created": entry.created, "size": entry.size}
+        oldest = int(time.time()) - limits.age
+
         async def put(connection: AsyncConnection[Row]) -> None:
             async with connection.transaction():
                 await connection.execute(_LOCK.format(f"'{table.name}'"))
-                drops = await self._alike(connection, table, row)
+                drops = await _alike(connection, table, entry)
                 if drops:
                     await connection.execute(_query("DELETE FROM {0} WHERE number = ANY(%s)", table), (drops,))
                 old = "DELETE FROM {0} WHERE number IN (SELECT number FROM {0} WHERE created <= %s LIMIT %s)"
-                await connection.execute(_query(old, table), (_created(row) - limits.age, _SWEPT))
-                await _make_room(connection, table, limits, row)
+                await connection.execute(_query(old, table), (oldest, _SWEPT))
+                await _make_room(connection, table, limits, entry)
                 names = sql.SQL(", ").join(map(sql.Identifier, row))
                 places = sql.SQL(", ").join([sql.Placeholder()] * len(row))
                 insert = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(_name(table), names, places)
                 await connection.execute(insert, (*row.values(),))
 
         await self._with(put)
-
-    async def _alike(self, connection: AsyncConnection[Row], table: Table, row: Mapping[str, Value]) -> list[int]:
-        if table.alike is None:
-            return []
-        first, second = table.alike
-        query = "SELECT number, {2} FROM {0} WHERE {1} = %s AND owner = %s ORDER BY number"
-        rows = await connection.execute(_query(query, table, first, second), (row[first], row["owner"]))
-        return superseded([(number, value) for number, value in await rows.fetchall()], row[second])
 
     async def delete(self, table: Table, owner: str, key: str, value: Value) -> int:
         async def delete(connection: AsyncConnection[Row]) -> int:
@@ -178,7 +172,7 @@ class PostgreSQL(Remote):
     async def _select(self, query: str, table: Table, key: str, parameters: Row, *columns: str) -> list[Row]:
         listed = sql.SQL(", ").join(map(sql.Identifier, columns))
         ordered = " ORDER BY number" if columns else ""
-        whole = sql.SQL(query + " WHERE {1} = ANY(%s) AND owner = %s AND created > %s" + ordered)  # type: ignore[arg-type]
+        whole = sql.SQL(query + " WHERE {1} = ANY(%s) AND owner = %s AND created > %s" + ordered)
         values, *rest = parameters
 
         async def select(connection: AsyncConnection[Row]) -> list[Row]:
@@ -261,22 +255,28 @@ async def _version(connection: AsyncConnection[Row]) -> int:
     return version
 
 
-async def _make_room(
-    connection: AsyncConnection[Row], table: Table, limits: StoreLimits, row: Mapping[str, Value]
-) -> None:
-    """Delete the oldest entries of those who have most, until there is room for `row`."""
+async def _alike(connection: AsyncConnection[Row], table: Table, entry: NewEntry) -> list[int]:
+    """The numbers of the entries that `entry` takes the place of."""
+    if table.alike is None:
+        return []
+    first, second = table.alike
+    query = "SELECT number, {2} FROM {0} WHERE {1} = %s AND owner = %s ORDER BY number"
+    rows = await connection.execute(_query(query, table, first, second), (entry.fields[first], entry.owner))
+    return superseded([(number, value) for number, value in await rows.fetchall()], entry.fields[second])
+
+
+async def _make_room(connection: AsyncConnection[Row], table: Table, limits: StoreLimits, entry: NewEntry) -> None:
+    """Delete the oldest entries of those who have most, until there is room for `entry`."""
     rows = await connection.execute(
         "SELECT owner, number::float8, size::float8 FROM dovetail_shares WHERE kind = %s", (f"dovetail_{table.name}",)
     )
-    own, size = f"{row['owner']}", row["size"]
-    assert isinstance(size, int)
     found = {owner: [number, bytes_] for owner, number, bytes_ in await rows.fetchall()}
-    mine = found.setdefault(own, [0, 0])
+    mine = found.setdefault(entry.owner, [0, 0])
     mine[0] += 1
-    mine[1] += size
+    mine[1] += entry.size
     for bound, limit in enumerate((limits.entries, limits.size)):
         while sum(each[bound] for each in found.values()) > limit:
-            most = max(found, key=lambda owner: (found[owner][bound], owner != own))
+            most = max(found, key=lambda owner: (found[owner][bound], owner != entry.owner))
             query = "DELETE FROM {0} WHERE number = (SELECT min(number) FROM {0} WHERE owner = %s) RETURNING size"
             dropped = await (await connection.execute(_query(query, table), (most,))).fetchone()
             if dropped is None:
@@ -285,15 +285,9 @@ async def _make_room(
             found[most][1] -= dropped[0]
 
 
-def _created(row: Mapping[str, Value]) -> int:
-    created = row["created"]
-    assert isinstance(created, int)
-    return created
-
-
 def _name(table: Table) -> sql.Identifier:
     return sql.Identifier(f"dovetail_{table.name}")
 
 
 def _query(query: str, table: Table, *columns: str) -> sql.Composed:
-    return sql.SQL(query).format(_name(table), *map(sql.Identifier, columns))  # type: ignore[arg-type]
+    return sql.SQL(query).format(_name(table), *map(sql.Identifier, columns))

@@ -7,7 +7,8 @@ has. All expire with what they are about. A script changes all of them or, where
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import redis.asyncio
@@ -16,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, BusyLoadingError, ConnectionError, RedisError, TimeoutError
 
 from dovetail.gateway.store.interface import StoreError, StoreLimits, Table, Value
-from dovetail.gateway.store.remote import Remote
+from dovetail.gateway.store.remote import NewEntry, Remote
 
 #: Of the layout. Gateways with another one do not see these keys, which then expire.
 _PREFIX = "dovetail:1:"
@@ -144,10 +145,8 @@ return value
 class Redis(Remote):
     """A store in Redis or Valkey: see `Store`. What is behind a question mark in `url` is redis-py's."""
 
-    errors = (RedisError,)
-
     def __init__(self, url: str, timeout: float, password: str | None = None) -> None:
-        super().__init__(url, timeout)
+        super().__init__(url, timeout, (RedisError,))
         try:
             pool = redis.asyncio.BlockingConnectionPool.from_url(
                 url,
@@ -177,16 +176,14 @@ class Redis(Remote):
         value: bytes | None = await self._swap([f"{_PREFIX}use:{key}"], [old or b"", new, _USE_AGE])
         return value
 
-    async def put(self, table: Table, limits: StoreLimits, row: Mapping[str, Value]) -> None:
-        created = row["created"]
-        assert isinstance(created, int)
-        fields = [(name, row[name]) for name in table.columns if row[name] is not None]
-        bounds = (row["owner"], row["size"], created, created - limits.age, limits.age, limits.entries, limits.size)
-        pairs = (part for field in fields for part in field)
+    async def put(self, table: Table, limits: StoreLimits, entry: NewEntry) -> None:
+        oldest = int(time.time()) - limits.age
+        bounds = (entry.owner, entry.size, entry.created, oldest, limits.age, limits.entries, limits.size)
+        pairs = (part for name, value in entry.fields.items() if value is not None for part in (name, value))
         await self._put((), [*_of(table), *bounds, *(table.alike or ("", "")), *pairs])
 
     async def delete(self, table: Table, owner: str, key: str, value: Value) -> int:
-        dropped: int = await self._delete((), [*_of(table), owner, key, value])
+        dropped: int = await self._delete((), [*_of(table), owner, key, value or ""])
         return dropped
 
     async def known(self, table: Table, where: tuple[str, str, int], values: Sequence[Value]) -> set[Any]:

@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from dovetail.gateway.store.interface import Entries, StoreError, StoreLimits, Table, Value
@@ -28,18 +28,26 @@ _PAUSE_S = 1.0
 _QUIET_S = 60.0
 
 
+class NewEntry(NamedTuple):
+    """An entry that is to be stored. `fields`: its columns."""
+
+    owner: str
+    created: int
+    size: int
+    fields: Mapping[str, Value]
+
+
 class Remote(ABC):
     """What the clients of all servers have in common: see `Store`.
 
-    `address`: the server, without secrets. `timeout`: the seconds that a call takes at most.
+    `address`: the server, without secrets. `timeout`: the seconds that a call takes at most. `errors`: what the client
+    raises.
     """
 
-    #: What the client raises; and what it raises where the connection is at fault.
-    errors: tuple[type[Exception], ...] = ()
-
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, url: str, timeout: float, errors: tuple[type[Exception], ...]) -> None:
         self.address = without_secrets(url)
         self._timeout = timeout
+        self._errors: tuple[type[Exception], ...] = (OSError, *errors)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
         self._failing = False
@@ -54,7 +62,7 @@ class Remote(ABC):
     async def swapped(self, key: str, old: bytes | None, new: bytes) -> bytes | None: ...
 
     @abstractmethod
-    async def put(self, table: Table, limits: StoreLimits, row: Mapping[str, Value]) -> None: ...
+    async def put(self, table: Table, limits: StoreLimits, entry: NewEntry) -> None: ...
 
     @abstractmethod
     async def find(
@@ -104,7 +112,7 @@ class Remote(ABC):
         try:
             async with asyncio.timeout(self._timeout):
                 await self.disconnect()
-        except (TimeoutError, OSError, *self.errors):
+        except self._errors:
             pass
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
@@ -137,7 +145,7 @@ class Remote(ABC):
         except StoreError as error:
             self._warn(f"the store cannot be used: {error}")
             raise
-        except (OSError, *self.errors) as error:
+        except self._errors as error:
             if self.is_lost(error):
                 raise self._lost(_one_line(error)) from error
             self._warn(f"the store refuses something: {self.address}: {_one_line(error)}")
@@ -177,8 +185,10 @@ class RemoteEntries:
     def put(self, entry: Mapping[str, Value], size: int) -> None:
         if size > self._limits.size:
             raise StoreError(f"it has {size} bytes, and the store holds {self._limits.size}")
-        row = {"created": int(time.time()), **entry, "owner": self._owner, "size": size}
-        self._remote.run(lambda: self._remote.put(self._table, self._limits, row))
+        created = entry.get("created")
+        when = created if isinstance(created, int) else int(time.time())
+        new = NewEntry(self._owner, when, size, {name: entry[name] for name in self._table.columns})
+        self._remote.run(lambda: self._remote.put(self._table, self._limits, new))
 
     def find(self, columns: Sequence[str], key: str, values: Collection[Value]) -> list[tuple[Any, ...]]:
         wanted = [*filter(_is_storable, values)]

@@ -33,7 +33,7 @@ _MOST_PARAMETERS = 900
 _VERSION = 1
 #: With the plus, SQLite does not look for all entries of the owner first.
 _OWNED = "+owner = ?"
-_TYPES = {str: "TEXT", bytes: "BLOB"}
+_TYPES: dict[type, str] = {str: "TEXT", bytes: "BLOB"}
 
 
 def _layout(table: Table) -> str:
