@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from dovetail.errors import PlanError
@@ -20,8 +21,11 @@ def shared_store(plan: Plan) -> Store | None:
     if not url:
         return None
     try:
-        store = opened_store(url, plan.value("store_timeout") or _TIMEOUT_S, os.environ.get(PASSWORD))
-        store.check()
+        with contextlib.ExitStack() as stack:
+            store = opened_store(url, plan.value("store_timeout") or _TIMEOUT_S, os.environ.get(PASSWORD))
+            stack.callback(store.close)
+            store.check()
+            stack.pop_all()
     except StoreError as error:
         raise PlanError(f"the store cannot be used: {error}") from error
     return store

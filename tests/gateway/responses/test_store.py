@@ -16,11 +16,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
 from dovetail.gateway.store import sqlite
@@ -59,48 +56,6 @@ def test_owners_do_not_see_each_others_responses(path: Path) -> None:
     assert ours.get("resp_1") is not None
     assert owner_of(None) == "" and len(owner_of("key")) == 64 and "key" not in owner_of("key")
     assert b"another key" not in path.read_bytes()
-
-
-@given(
-    sizes=st.lists(st.integers(3, 40), max_size=20),
-    number=st.integers(1, 5),
-    room=st.integers(40, 120),
-)
-def test_the_newest_stay(sizes: list[int], number: int, room: int) -> None:
-    with TemporaryDirectory() as folder:
-        store = ResponseStore(Path(folder) / "r.db", limits=StoreLimits(number, room))
-        for i, size in enumerate(sizes):
-            store.put(response(i, size))
-            present = [j for j in range(i + 1) if store.get(f"resp_{j}") is not None]
-            fits = [j for j in range(i + 1) if i - j < number and sum(sizes[j : i + 1]) <= room]
-            assert present == fits
-        store.close()
-
-
-@settings(max_examples=20)
-@given(
-    puts=st.lists(st.tuples(st.sampled_from("abc"), st.integers(3, 60)), max_size=25),
-    number=st.integers(3, 9),
-    room=st.integers(60, 200),
-)
-def test_who_keeps_to_an_equal_share_loses_nothing_to_others(
-    puts: list[tuple[str, int]], number: int, room: int
-) -> None:
-    with TemporaryDirectory() as folder:
-        store = ResponseStore(Path(folder) / "r.db", limits=StoreLimits(number, room))
-        owners = {owner: store.of(owner) for owner in "abc"}
-        stored: dict[str, list[int]] = {owner: [] for owner in owners}
-        for i, (owner, size) in enumerate(puts):
-            with contextlib.suppress(StoreError):
-                owners[owner].put(response(i, size))
-            stored[owner].append(i)
-            kept = {name: [j for j in stored[name] if each.get(f"resp_{j}")] for name, each in owners.items()}
-            sizes = {name: sum(puts[j][1] for j in kept[name]) for name in owners}
-            assert sum(map(len, kept.values())) <= number and sum(sizes.values()) <= room
-            for name in owners:
-                if len(stored[name]) <= number // 3 and sum(puts[j][1] for j in stored[name]) <= room // 3:
-                    assert kept[name] == stored[name]
-        store.close()
 
 
 def test_one_owner_fills_no_more_than_what_others_leave(path: Path) -> None:

@@ -20,18 +20,23 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from dovetail.gateway.store.interface import Store, StoreError
+from dovetail.gateway.store.opened import opened_store
 from dovetail.gateway.store.remote import Remote
 
 #: Servers that are no root's, as PostgreSQL demands.
 _USER = "postgres" if os.geteuid() == 0 else None
 TIMEOUT_S = 0.5
+#: The most that a file of PostgreSQL may have, in blocks of 512 bytes: 8 MB. It says what it says of a full disk.
+_FILE_BLOCKS = 16_384
 
 
 class Server:
     """One server. `kind`: "redis" or "postgresql"."""
 
-    def __init__(self, kind: str, folder: Path, *options: str) -> None:
+    def __init__(self, kind: str, folder: Path, *options: str, url: str = "", password: str | None = None) -> None:
         self.kind = kind
+        self._url = url
+        self._password = password
         self.folder = folder
         self._options = options
         self._program = program_of(kind)
@@ -41,22 +46,20 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}" if self.kind == "redis" else self._database
-
-    @property
-    def _database(self) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres?sslmode=disable"
+        plain = "redis://127.0.0.1:{}", "postgresql://postgres@127.0.0.1:{}/postgres?sslmode=disable"
+        return (self._url or plain[self.kind == "postgresql"]).format(self.port)
 
     def store(self, timeout: float = TIMEOUT_S) -> Remote:
-        store = opened(self.url, timeout)
+        store = opened_store(self.url, timeout, self._password)
         store.check()
         return store
 
     def start(self) -> None:
         data = self.folder / "data"
         if self.kind == "redis":
-            own = ("--port", f"{self.port}", "--bind", "127.0.0.1", "--save", "", "--dir", f"{self.folder}")
-            command = [self._program, *own, *self._options]
+            port = () if self._url else ("--port", f"{self.port}")
+            own = ("--bind", "127.0.0.1", "--save", "", "--dir", f"{self.folder}")
+            command = [self._program, *port, *own, *(option.format(self.port) for option in self._options)]
         else:
             if not data.exists():
                 self.folder.chmod(0o755)
@@ -66,7 +69,8 @@ class Server:
                 made = ("-D", data, "-U", "postgres", "-A", "trust", "-N", "--wal-segsize=1")
                 subprocess.run([f"{self._program}/initdb", *made], check=True, user=_USER, stdout=-3, cwd="/")
             listen = ("-p", f"{self.port}", "-k", "", "-h", "127.0.0.1", "-F")
-            command = [f"{self._program}/postgres", "-D", f"{data}", *listen, *self._options]
+            limited = ("/bin/sh", "-c", f'ulimit -f {_FILE_BLOCKS}; exec "$@"', "sh")
+            command = [*limited, f"{self._program}/postgres", "-D", f"{data}", *listen, *self._options]
         user = _USER if self.kind == "postgresql" else None
         log = (self.folder / "log").open("ab")
         with log:
@@ -78,17 +82,27 @@ class Server:
     def _wait(self) -> None:
         deadline = time.monotonic() + 20
         while True:
-            with contextlib.closing(opened(self.url, 5)) as store, contextlib.suppress(StoreError):
+            with (
+                contextlib.closing(opened_store(self.url, 5, self._password)) as store,
+                contextlib.suppress(StoreError),
+            ):
                 return store.check()
             assert time.monotonic() < deadline, (self.folder / "log").read_text()
             time.sleep(0.02)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send `number` to the server and to all of its processes, which are a session of their own."""
+        """Send `number` to the server and to all of its processes."""
         assert self._process is not None
-        for member in _session(self._process.pid):
+        for member in (self._process.pid, *_children(self._process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, number)
+
+    def fill(self) -> None:
+        """Let Redis take 4 MB of memory at most. PostgreSQL's files have their limit."""
+        if self.kind == "redis":
+            with socket.create_connection(("127.0.0.1", self.port)) as connection:
+                connection.sendall(b"CONFIG SET maxmemory 4mb\r\n")
+                assert connection.recv(100) == b"+OK\r\n"
 
     def kill(self) -> None:
         assert self._process is not None
@@ -101,12 +115,11 @@ class Server:
             self.kill()
 
 
-def _session(leader: int) -> list[int]:
-    """The processes of the session that `leader` has begun."""
+def _children(parent: int) -> list[int]:
     members = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
-            if os.getsid(int(entry.name)) == leader:
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
                 members.append(int(entry.name))
     return members
 
@@ -126,17 +139,11 @@ def program_of(kind: str) -> str:
     return os.environ[variable]
 
 
-def opened(url: str, timeout: float = TIMEOUT_S) -> Remote:
-    from dovetail.gateway.store.opened import opened_store
-
-    return opened_store(url, timeout)
-
-
 @contextlib.contextmanager
-def running(kind: str, *options: str) -> Iterator[Server]:
+def running(kind: str, *options: str, url: str = "", password: str | None = None) -> Iterator[Server]:
     """A server with a folder of its own: PostgreSQL's user may not enter pytest's."""
     with TemporaryDirectory() as folder:
-        server = Server(kind, Path(folder), *options)
+        server = Server(kind, Path(folder), *options, url=url, password=password)
         try:
             server.start()
             yield server

@@ -70,7 +70,7 @@ class Entries(Protocol):
         """Delete the entries whose column `key` has `value`. How many there were."""
 
     def close(self) -> None:
-        """Close the store. The next call opens it again."""
+        """Close the store. A file is opened again by the next call."""
 
 
 class Store(Protocol):
@@ -91,7 +91,7 @@ class Store(Protocol):
         """
 
     def close(self) -> None:
-        """End all connections."""
+        """End all connections, for good."""
 
 
 def owner_of(api_key: str | None) -> str:

@@ -1,7 +1,7 @@
 """The store of several gateways in PostgreSQL: `postgresql://[USER@]HOST[:PORT]/DATABASE[?sslmode=verify-full]`.
 
 The tables are in the first schema of the user's search path, and the triggers count what each owner has. Entries that
-are too old go when others are stored. A crash of the machine may lose the last entries, and nothing else.
+are too old go when others are stored.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ class PostgreSQL(Remote):
                 query = "INSERT INTO dovetail_use VALUES (%s, %s) ON CONFLICT DO NOTHING"
                 done = await connection.execute(query, (key, new))
             else:
-                query = "UPDATE dovetail_use SET value = %s WHERE key = %s AND value = %s"
+                # Without a wait for the disk: what a crash of the server may forget is a second of use.
+                fast = "set_config('synchronous_commit', 'off', true) IS NOT NULL"
+                query = f"UPDATE dovetail_use SET value = %s WHERE key = %s AND value = %s AND {fast}"
                 done = await connection.execute(query, (new, key, old))
             if done.rowcount:
                 return old
@@ -227,7 +229,7 @@ class PostgreSQL(Remote):
         try:
             seconds = timeout or self._timeout
             await connection.execute(
-                "SELECT set_config('synchronous_commit', 'off', false), set_config('statement_timeout', %s, false), "
+                "SELECT set_config('statement_timeout', %s, false), "
                 "set_config('idle_in_transaction_session_timeout', %s, false)",
                 (f"{seconds * 1000:.0f}", f"{seconds * 2000:.0f}"),
             )

@@ -154,9 +154,11 @@ class Redis(Remote):
                 timeout=timeout,
                 socket_timeout=timeout,
                 socket_connect_timeout=timeout,
+                protocol=2,
                 retry=Retry(NoBackoff(), 1),  # at once: a server that was restarted has closed our connections
                 **({} if password is None else {"password": password}),
             )
+            pool.connection_class(**pool.connection_kwargs)  # refuses what it does not know
         except (ValueError, TypeError) as error:
             raise StoreError(f"{self.address}: {error}") from None
         self._client = redis.asyncio.Redis(connection_pool=pool)

@@ -50,6 +50,7 @@ class Remote(ABC):
         self._errors: tuple[type[Exception], ...] = (OSError, *errors)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
+        self._closed = False
         self._failing = False
         self._next_try = 0.0
         self._quiet_until = 0.0
@@ -103,6 +104,7 @@ class Remote(ABC):
     def close(self) -> None:
         with self._starting:
             loop, self._loop = self._loop, None
+            self._closed = True
         if loop is not None:
             asyncio.run_coroutine_threadsafe(self._end(loop), loop)
             self._thread.join()
@@ -123,6 +125,8 @@ class Remote(ABC):
 
     def _submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         with self._starting:
+            if self._closed:
+                raise StoreError(f"{self.address} is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="dovetail-store", daemon=True)
