@@ -27,7 +27,7 @@ PARALLEL := -n auto --dist worksteal
 OWN := tests/reading tests/formats tests/grammar tests/drift
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: serve test test-slow lint format demo bench coverage check-emitted check-parsers
+.PHONY: serve test test-slow test-stores lint format demo bench coverage check-emitted check-parsers
 .DEFAULT_GOAL := serve
 
 serve: $(VENV)/.engine
@@ -65,6 +65,12 @@ bench: $(VENV)/.dev
 # runs them.
 coverage: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=quick -m "not slow and not sibling" --cov --cov-report=term:skip-covered $(OWN) $(ARGS)
+
+# The stores that gateways share, with real servers of Debian's packages.
+test-stores: $(VENV)/.dev
+	@DOVETAIL_REDIS="$$(command -v redis-server || command -v valkey-server)" \
+	  DOVETAIL_POSTGRESQL="$$(dirname "$$(ls /usr/lib/postgresql/*/bin/initdb | tail -1)")" \
+	  $(BIN)/python -m pytest tests/gateway/store $(ARGS)
 
 # Whether vLLM 0.33, vLLM 0.32 and SGLang take the commands that plans are written as: by their own argument parsers, in
 # an environment below .peers (420 MB, made once, in half a minute).

@@ -39,11 +39,6 @@ class Table(NamedTuple):
     alike: tuple[str, str] | None = None
 
 
-def superseded(rows: Sequence[tuple[int, Any]], second: Value) -> list[int]:
-    """The numbers of those `rows`, alike and in order, that go when one comes whose second column is `second`."""
-    return [number for number, value in rows if value == second] or [number for number, _ in rows[:-1]]
-
-
 class StoreError(Exception):
     """The store failed, or did not answer in time. The message is for the operator."""
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import psycopg
 from psycopg import AsyncConnection, sql
 
-from dovetail.gateway.store.interface import StoreError, StoreLimits, Table, Value, superseded
+from dovetail.gateway.store.interface import StoreError, StoreLimits, Table, Value
 from dovetail.gateway.store.remote import NewEntry, Remote
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ MIGRATIONS = (
 #: Named locks of the database: for migrations, and for what is stored in a table.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('dovetail'), hashtext({}))"
 _CONNECTIONS = 16
-#: What is too old goes with the next entries, so many at a time.
+#: What is too old goes with the next entries, this number at a time.
 _SWEPT = 100
 _MIGRATION_S = 10.0
 
@@ -133,20 +133,18 @@ class PostgreSQL(Remote):
 
     async def put(self, table: Table, limits: StoreLimits, entry: NewEntry) -> None:
         row = {**entry.fields, "owner": entry.owner, "created": entry.created, "size": entry.size}
+        names = sql.SQL(", ").join(map(sql.Identifier, row))
+        places = sql.SQL(", ").join([sql.Placeholder()] * len(row))
+        insert = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(_name(table), names, places)
+        sweep = "DELETE FROM {0} WHERE number IN (SELECT number FROM {0} WHERE created <= %s LIMIT %s)"
         oldest = int(time.time()) - limits.age
 
         async def put(connection: AsyncConnection[Row]) -> None:
-            async with connection.transaction():
+            async with connection.pipeline(), connection.transaction():
                 await connection.execute(_LOCK.format(f"'{table.name}'"))
-                drops = await _alike(connection, table, entry)
-                if drops:
-                    await connection.execute(_query("DELETE FROM {0} WHERE number = ANY(%s)", table), (drops,))
-                old = "DELETE FROM {0} WHERE number IN (SELECT number FROM {0} WHERE created <= %s LIMIT %s)"
-                await connection.execute(_query(old, table), (oldest, _SWEPT))
+                await connection.execute(_query(sweep, table), (oldest, _SWEPT))
+                await _drop_alike(connection, table, entry)
                 await _make_room(connection, table, limits, entry)
-                names = sql.SQL(", ").join(map(sql.Identifier, row))
-                places = sql.SQL(", ").join([sql.Placeholder()] * len(row))
-                insert = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(_name(table), names, places)
                 await connection.execute(insert, (*row.values(),))
 
         await self._with(put)
@@ -257,14 +255,19 @@ async def _version(connection: AsyncConnection[Row]) -> int:
     return version
 
 
-async def _alike(connection: AsyncConnection[Row], table: Table, entry: NewEntry) -> list[int]:
-    """The numbers of the entries that `entry` takes the place of."""
+async def _drop_alike(connection: AsyncConnection[Row], table: Table, entry: NewEntry) -> None:
+    """Delete those entries alike that have the second column of `entry`, or else all but the last one."""
     if table.alike is None:
-        return []
+        return
+    query = """
+        WITH alike AS (SELECT number, {2} = %s AS same FROM {0} WHERE {1} = %s AND owner = %s),
+            same AS (SELECT number FROM alike WHERE same), old AS (SELECT number FROM alike ORDER BY number DESC OFFSET 1)
+        DELETE FROM {0} WHERE number IN (TABLE same) OR number IN (TABLE old) AND NOT EXISTS (TABLE same)
+    """
     first, second = table.alike
-    query = "SELECT number, {2} FROM {0} WHERE {1} = %s AND owner = %s ORDER BY number"
-    rows = await connection.execute(_query(query, table, first, second), (entry.fields[first], entry.owner))
-    return superseded([(number, value) for number, value in await rows.fetchall()], entry.fields[second])
+    await connection.execute(
+        _query(query, table, first, second), (entry.fields[second], entry.fields[first], entry.owner)
+    )
 
 
 async def _make_room(connection: AsyncConnection[Row], table: Table, limits: StoreLimits, entry: NewEntry) -> None:

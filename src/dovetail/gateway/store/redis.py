@@ -24,7 +24,7 @@ _PREFIX = "dovetail:1:"
 _CONNECTIONS = 16
 #: Seconds after which the use of a key that nobody uses is forgotten.
 _USE_AGE = 24 * 3600
-#: What is too old goes with the next entries, so many at a time.
+#: What is too old goes with the next entries, this number at a time.
 _SWEPT = 100
 
 _DROP = """
@@ -135,6 +135,22 @@ for _, name in ipairs({{'of:' .. owner, 'ages', 'number', 'size'}}) do redis.cal
 redis.call('EXPIREAT', entry, created + age)
 return number
 """
+_KNOWN = """
+local counts = {}
+for i = 2, #ARGV do counts[i - 1] = redis.call('EXISTS', ARGV[1] .. ARGV[i]) end
+return counts
+"""
+_FIND = """
+local rows, columns = {}, tonumber(ARGV[3])
+for i = 4 + columns, #ARGV do
+    for _, number in ipairs(redis.call('SMEMBERS', ARGV[1] .. ARGV[i])) do
+        local row = redis.call('HMGET', ARGV[2] .. number, 'created', unpack(ARGV, 4, 3 + columns))
+        table.insert(row, 1, number)
+        rows[#rows + 1] = row
+    end
+end
+return rows
+"""
 _SWAP = """
 local value = redis.call('GET', KEYS[1])
 if (value or '') == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
@@ -162,7 +178,9 @@ class Redis(Remote):
         except (ValueError, TypeError) as error:
             raise StoreError(f"{self.address}: {error}") from None
         self._client = redis.asyncio.Redis(connection_pool=pool)
-        self._put, self._delete, self._swap = map(self._client.register_script, (_PUT, _DELETE, _SWAP))
+        script = self._client.register_script
+        self._put, self._delete, self._swap = script(_PUT), script(_DELETE), script(_SWAP)
+        self._find, self._known = script(_FIND), script(_KNOWN)
 
     def is_lost(self, error: Exception) -> bool:
         lost = isinstance(error, ConnectionError | TimeoutError) and not isinstance(error, AuthenticationError)
@@ -189,35 +207,37 @@ class Redis(Remote):
         return dropped
 
     async def known(self, table: Table, where: tuple[str, str, int], values: Sequence[Value]) -> set[Any]:
-        names = [_set(table, where, value) for value in values]
-        pipeline = self._client.pipeline(transaction=False)
-        for name in names:
-            pipeline.exists(name)
-        return {value for value, known in zip(values, await pipeline.execute(), strict=True) if known}
+        counts: list[int] = await self._known((), [_sets(table, where), *map(_sent, values)])
+        return {value for value, count in zip(values, counts, strict=True) if count}
 
     async def find(
         self, table: Table, columns: Sequence[str], where: tuple[str, str, int], values: Sequence[Value]
     ) -> list[tuple[Any, ...]]:
-        pipeline = self._client.pipeline(transaction=False)
-        for value in values:
-            pipeline.smembers(_set(table, where, value))
-        numbers = sorted(int(number) for members in await pipeline.execute() for number in members)
-        for number in numbers:
-            pipeline.hmget(f"{_PREFIX}{table.name}:entry:{number}", ["created", *columns])
-        rows = await pipeline.execute() if numbers else []
+        asked: list[str | int | bytes] = [
+            _sets(table, where),
+            f"{_PREFIX}{table.name}:entry:",
+            len(columns),
+            *columns,
+            *map(_sent, values),
+        ]
+        rows: list[list[bytes | None]] = await self._find((), asked)
         types = [table.columns.get(column, int) for column in columns]
-        present = [row for row in rows if row[0] is not None and int(row[0]) > where[2]]
-        return [tuple(_read(*each) for each in zip(types, row[1:], strict=True)) for row in present]
+        present = [row for row in rows if row[1] is not None and int(row[1]) > where[2]]
+        present.sort(key=lambda row: int(row[0] or 0))
+        return [tuple(_read(*each) for each in zip(types, row[2:], strict=True)) for row in present]
 
 
 def _of(table: Table) -> tuple[str, str]:
     return f"{_PREFIX}{table.name}:", "[" + ",".join(f'"{key}"' for key in table.keys) + "]"
 
 
-def _set(table: Table, where: tuple[str, str, int], value: Value) -> bytes:
-    """The name of the set of the entries whose column has `value`."""
-    data = value if isinstance(value, bytes) else f"{value}".encode()
-    return f"{_PREFIX}{table.name}:key:{where[1]}:{where[0]}\0".encode() + data
+def _sets(table: Table, where: tuple[str, str, int]) -> str:
+    """How the names of the sets of a column begin, which end with its value."""
+    return f"{_PREFIX}{table.name}:key:{where[1]}:{where[0]}\0"
+
+
+def _sent(value: Value) -> bytes:
+    return value if isinstance(value, bytes) else f"{value}".encode()
 
 
 def _read(kind: type, data: bytes | None) -> Any:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from dovetail.gateway.store.interface import Entries, Store, StoreError, StoreLimits, Table, Value, superseded
+from dovetail.gateway.store.interface import Entries, Store, StoreError, StoreLimits, Table, Value
 
 T = TypeVar("T")
 
@@ -132,7 +132,8 @@ class SQLiteEntries:
         first, second = self._table.alike
         query = f"SELECT rowid, {second} FROM {self._table.name} WHERE {first} = ? AND {_OWNED} ORDER BY rowid"
         rows = connection.execute(query, (entry[first], self.owner)).fetchall()
-        old = superseded(rows, entry[second])
+        same = [number for number, value in rows if value == entry[second]]
+        old = same or [number for number, _ in rows[:-1]]
         connection.executemany(f"DELETE FROM {self._table.name} WHERE rowid = ?", [(row,) for row in old])
 
     def _make_room(self, connection: sqlite3.Connection, size: int) -> None:
