@@ -25,6 +25,7 @@ from dovetail.gateway.store.remote import Remote
 
 #: Servers that are no root's, as PostgreSQL demands.
 _USER = "postgres" if os.geteuid() == 0 else None
+#: Seconds that a request waits in tests of stores that are down.
 TIMEOUT_S = 0.5
 #: The most that a file of PostgreSQL may have, in blocks of 512 bytes: 8 MB. It says what it says of a full disk.
 _FILE_BLOCKS = 16_384
@@ -49,7 +50,7 @@ class Server:
         plain = "redis://127.0.0.1:{}", "postgresql://postgres@127.0.0.1:{}/postgres?sslmode=disable"
         return (self._url or plain[self.kind == "postgresql"]).format(self.port)
 
-    def store(self, timeout: float = TIMEOUT_S) -> Remote:
+    def store(self, timeout: float = 20.0) -> Remote:
         store = opened_store(self.url, timeout, self._password)
         store.check()
         return store

@@ -49,13 +49,13 @@ def settings_of(store: Store, **limits: int) -> Settings:
 
 @contextlib.asynccontextmanager
 async def gateways(
-    server: Server, engine: ScriptedEngine, tok: Tokenizer, number: int = 2, **limits: int
+    server: Server, engine: ScriptedEngine, tok: Tokenizer, number: int = 2, timeout: float = 20.0, **limits: int
 ) -> AsyncIterator[list[httpx.AsyncClient]]:
     """Clients of gateways in front of `engine`, each with a connection of its own to the store."""
     async with contextlib.AsyncExitStack() as stack:
         clients = []
         for _ in range(number):
-            store = await asyncio.to_thread(server.store)
+            store = await asyncio.to_thread(server.store, timeout)
             stack.callback(store.close)
             clients.append(await stack.enter_async_context(in_process(engine, tok, settings_of(store, **limits))))
         yield clients
@@ -216,7 +216,7 @@ async def test_a_store_that_is_down(
     """Answers go on, unstored and without memory; each gateway counts limits by itself; what needs the store is 503."""
     body = {"model": MODEL, "input": "hi"}
     alice = bearer("a")
-    async with gateways(own, engine, tok, requests_per_minute=12) as (one, other):
+    async with gateways(own, engine, tok, timeout=TIMEOUT_S, requests_per_minute=12) as (one, other):
         first = (await one.post(RESPONSES, json=body, headers=alice)).json()
         goes_on = body | {"previous_response_id": first["id"]}
         await asyncio.to_thread(own.kill) if how == "killed" else own.signal(signal.SIGSTOP)
@@ -250,7 +250,7 @@ def found(store: Store, turn: bytes = b"t") -> list[Any]:
 
 def test_one_request_waits_and_the_others_do_not(own: Server, kind: str) -> None:
     """While a store does not answer, it is asked by one request a second."""
-    with contextlib.closing(own.store()) as store:
+    with contextlib.closing(own.store(TIMEOUT_S)) as store:
         own.signal(signal.SIGSTOP)
 
         def wait() -> float:

@@ -182,7 +182,7 @@ class Account:
         self.prompt_tokens += prompt
         self.completion_tokens += completion
         if (most := self.limits.tokens_per_minute) is not None:
-            self._use.count(lease, Charge("tokens", most, spends=prompt + completion, holds=left))
+            self._use.count(lease, most, prompt + completion, left)
 
     def _wait(self, limit: Limit, amount: int) -> float:
         """Seconds until `amount` is free, of a limit that was reached."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -57,6 +58,13 @@ class Charge(NamedTuple):
 Charges: TypeAlias = Sequence[tuple[str, Sequence[Charge]]]
 
 
+class Lease(msgspec.Struct, array_like=True):
+    """What a request holds, and until when."""
+
+    amount: int
+    until: float
+
+
 class Meter(msgspec.Struct):
     """A limit a minute, as a token bucket: what was spent flows back evenly, and what is held does not.
 
@@ -69,7 +77,7 @@ class Meter(msgspec.Struct):
 
     spent: float = 0.0
     at: float = 0.0
-    leases: dict[str, tuple[int, float]] = {}
+    leases: dict[str, Lease] = {}
     held: int = 0
 
     def remaining(self, limit: int, now: float) -> int:
@@ -85,16 +93,28 @@ class Meter(msgspec.Struct):
         return max(0.0, (amount - self._room(limit, now)) * _MINUTE / limit)
 
     def spend(self, amount: int, limit: int, now: float) -> None:
-        """Count `amount` as spent, even beyond the limit."""
-        self.spent = self._spent_at(limit, now) + amount
-        if not 0 < self.at - now < _MINUTE:  # else another gateway's clock is a little ahead
+        """Count `amount` as spent, even beyond the limit. It runs for every step of an answer."""
+        elapsed = now - self.at
+        if elapsed > 0:
+            left = self.spent - elapsed * limit / _MINUTE
+            self.spent = left + amount if left > 0 else amount
             self.at = now
+        else:
+            self.spent += amount
+            if elapsed < -_MINUTE:  # else another gateway's clock is a little ahead
+                self.at = now
 
-    def hold(self, lease: str, amount: int, until: float) -> None:
+    def hold(self, lease: str, amount: int, until: float = math.inf) -> None:
         """Let the request `lease` hold `amount` for later spending, in the place of what it holds."""
-        self.held += amount - self.leases.pop(lease, (0, 0.0))[0]
-        if amount:
-            self.leases[lease] = (amount, until)
+        earlier = self.leases.get(lease)
+        if earlier is not None:
+            self.held += amount - earlier.amount
+            earlier.amount, earlier.until = amount, until
+            if not amount:
+                del self.leases[lease]
+        elif amount:
+            self.held += amount
+            self.leases[lease] = Lease(amount, until)
 
     def _room(self, limit: int, now: float) -> float:
         return limit - self._spent_at(limit, now) - self.held
@@ -117,8 +137,8 @@ class Use(msgspec.Struct):
     def drop(self, gone: Callable[[str, float], bool]) -> None:
         """Free what is held by the leases, with their ends, that are `gone`."""
         for meter in (self.requests, self.tokens, self.concurrent):
-            meter.leases = {lease: held for lease, held in meter.leases.items() if not gone(lease, held[1])}
-            meter.held = sum(amount for amount, _ in meter.leases.values())
+            meter.leases = {lease: held for lease, held in meter.leases.items() if not gone(lease, held.until)}
+            meter.held = sum(held.amount for held in meter.leases.values())
 
     def charge(self, lease: str, charges: Sequence[Charge], now: float, until: float) -> Limit | None:
         """Do `charges`, or nothing: the limit that has no room."""
@@ -145,9 +165,11 @@ class KeyUse:
         """Do `charges`, or nothing: the limit that has no room."""
         return self._charge(lease, charges)
 
-    def count(self, lease: str, charge: Charge) -> None:
-        """Do a charge that needs nothing. A store learns of it a little later."""
-        self._charge(lease, (charge,))
+    def count(self, lease: str, most: int, tokens: int, left: int) -> None:
+        """Count tokens that the request `lease` has used, and what is left for it. A store learns of it later."""
+        meter = self.use.tokens
+        meter.spend(tokens, most, self.clock())
+        meter.hold(lease, left)
 
     def release(self, lease: str, charges: Sequence[Charge]) -> None:
         """Do the last charges of a request, which need nothing. Nobody waits for a store."""
@@ -192,10 +214,11 @@ class SharedKeyUse(KeyUse):
             self._begin_flushing()
         return refused
 
-    def count(self, lease: str, charge: Charge) -> None:
-        super().count(lease, charge)
+    def count(self, lease: str, most: int, tokens: int, left: int) -> None:
+        super().count(lease, most, tokens, left)
         earlier = self._pending.get(lease)
-        self._pending[lease] = charge if earlier is None else charge._replace(spends=charge.spends + earlier.spends)
+        spends = tokens if earlier is None else tokens + earlier.spends
+        self._pending[lease] = Charge("tokens", most, spends=spends, holds=left)
         self._running.add(lease)
         self._begin_flushing()
 
@@ -258,7 +281,7 @@ class SharedKeyUse(KeyUse):
         for limit in limits:
             leases = self.use.meter(limit).leases
             for lease in self._running & leases.keys():
-                yield lease, (Charge(limit, 1, holds=leases[lease][0]),)
+                yield lease, (Charge(limit, 1, holds=leases[lease].amount),)
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task: asyncio.Task[object] = asyncio.create_task(work)

@@ -124,6 +124,8 @@ class Memory:
     def _looked_up(self, turns: Sequence[_Turn], owner: str) -> tuple[dict[bytes, dict[str, bytes]], set[bytes | None]]:
         """The records of `turns` with the ids of their calls, and which places and names of the others are known."""
         found: dict[bytes, dict[str, bytes]] = {}
+        if not turns:
+            return found, set()
         entries = self._entries.of(owner)
         try:
             for turn, record, calls in entries.find(("turn", "record", "calls"), "turn", {each.turn for each in turns}):

@@ -56,7 +56,7 @@ class Entries(Protocol):
         """Store `entry` of `size` bytes, in the place of the oldest ones of those who have most."""
 
     def find(self, columns: Sequence[str], key: str, values: Collection[Value]) -> list[tuple[Any, ...]]:
-        """The `columns` of the entries whose column `key` has one of `values`, in the order in which they came."""
+        """The `columns` of the entries whose column `key` has one of `values`, in any order."""
 
     def known(self, key: str, values: Collection[Value]) -> set[Any]:
         """Those of `values` that the column `key` of an entry has."""

@@ -171,8 +171,7 @@ class PostgreSQL(Remote):
 
     async def _select(self, query: str, table: Table, key: str, parameters: Row, *columns: str) -> list[Row]:
         listed = sql.SQL(", ").join(map(sql.Identifier, columns))
-        ordered = " ORDER BY number" if columns else ""
-        whole = sql.SQL(query + " WHERE {1} = ANY(%s) AND owner = %s AND created > %s" + ordered)
+        whole = sql.SQL(query + " WHERE {1} = ANY(%s) AND owner = %s AND created > %s")
         values, *rest = parameters
 
         async def select(connection: AsyncConnection[Row]) -> list[Row]:
@@ -261,7 +260,8 @@ async def _drop_alike(connection: AsyncConnection[Row], table: Table, entry: New
         return
     query = """
         WITH alike AS (SELECT number, {2} = %s AS same FROM {0} WHERE {1} = %s AND owner = %s),
-            same AS (SELECT number FROM alike WHERE same), old AS (SELECT number FROM alike ORDER BY number DESC OFFSET 1)
+            same AS (SELECT number FROM alike WHERE same),
+            old AS (SELECT number FROM alike ORDER BY number DESC OFFSET 1)
         DELETE FROM {0} WHERE number IN (TABLE same) OR number IN (TABLE old) AND NOT EXISTS (TABLE same)
     """
     first, second = table.alike

@@ -144,9 +144,7 @@ _FIND = """
 local rows, columns = {}, tonumber(ARGV[3])
 for i = 4 + columns, #ARGV do
     for _, number in ipairs(redis.call('SMEMBERS', ARGV[1] .. ARGV[i])) do
-        local row = redis.call('HMGET', ARGV[2] .. number, 'created', unpack(ARGV, 4, 3 + columns))
-        table.insert(row, 1, number)
-        rows[#rows + 1] = row
+        rows[#rows + 1] = redis.call('HMGET', ARGV[2] .. number, 'created', unpack(ARGV, 4, 3 + columns))
     end
 end
 return rows
@@ -222,9 +220,8 @@ class Redis(Remote):
         ]
         rows: list[list[bytes | None]] = await self._find((), asked)
         types = [table.columns.get(column, int) for column in columns]
-        present = [row for row in rows if row[1] is not None and int(row[1]) > where[2]]
-        present.sort(key=lambda row: int(row[0] or 0))
-        return [tuple(_read(*each) for each in zip(types, row[2:], strict=True)) for row in present]
+        present = [row for row in rows if row[0] is not None and int(row[0]) > where[2]]
+        return [tuple(_read(*each) for each in zip(types, row[1:], strict=True)) for row in present]
 
 
 def _of(table: Table) -> tuple[str, str]:

@@ -93,7 +93,7 @@ class SQLiteEntries:
         self._writer.run(write)
 
     def find(self, columns: Sequence[str], key: str, values: Collection[Value]) -> list[tuple[Any, ...]]:
-        return self._select(", ".join(columns), key, values, "ORDER BY rowid")
+        return self._select(", ".join(columns), key, values)
 
     def known(self, key: str, values: Collection[Value]) -> set[Any]:
         return {row[0] for row in self._select(f"DISTINCT {key}", key, values)}
@@ -106,7 +106,7 @@ class SQLiteEntries:
         self._reader.close()
         self._writer.close()
 
-    def _select(self, columns: str, key: str, values: Collection[Value], order: str = "") -> list[tuple[Any, ...]]:
+    def _select(self, columns: str, key: str, values: Collection[Value]) -> list[tuple[Any, ...]]:
         wanted = [*values]
 
         def select(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
@@ -115,7 +115,7 @@ class SQLiteEntries:
                 part = wanted[at : at + _MOST_PARAMETERS]
                 places = ", ".join("?" * len(part))
                 where = f"{key} IN ({places}) AND {_OWNED} AND +created > ?"
-                query = f"SELECT {columns} FROM {self._table.name} WHERE {where} {order}"
+                query = f"SELECT {columns} FROM {self._table.name} WHERE {where}"
                 rows += connection.execute(query, (*part, self.owner, self._oldest)).fetchall()
             return rows
 
