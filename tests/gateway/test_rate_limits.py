@@ -41,6 +41,20 @@ def test_no_span_of_time_has_more_than_its_share(limit: int, steps: list[tuple[f
             assert spent <= limit * (1 + (at - start) / 60) + 1e-6
 
 
+@given(st.integers(1, 60), STEPS, st.floats(0, 30), st.integers(0, 2**20))
+def test_clocks_of_gateways_may_differ(limit: int, steps: list[tuple[float, int]], ahead: float, turns: int) -> None:
+    """One meter that two gateways use in any order, one of whose clocks is `ahead`: that gives it `ahead` once."""
+    meter, now = Meter(), 1000.0
+    spent = 0
+    for number, (seconds, amount) in enumerate(steps):
+        now += seconds
+        clock = now + (ahead if turns >> number & 1 else 0.0)
+        if meter.wait(amount, limit, clock) == 0:
+            meter.spend(amount, limit, clock)
+            spent += amount
+    assert spent <= limit * (1 + (now - 1000.0 + ahead) / 60) + 1e-6
+
+
 @given(st.integers(1, 60), STEPS)
 def test_after_the_wait_there_is_room(limit: int, steps: list[tuple[float, int]]) -> None:
     meter, now = Meter(), 0.0

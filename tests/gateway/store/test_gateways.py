@@ -242,6 +242,10 @@ async def test_a_store_that_is_down(
         assert stored is True
         if own.kind == "postgresql" or how == "paused":
             assert (await timed(one.get(url, headers=alice))).status_code == 200
+        await one.post(CHAT, json=HI, headers=alice)
+    async with gateways(own, engine, tok, 1, requests_per_minute=12) as (third,):
+        counted = await third.post(CHAT, json=HI, headers=alice)
+        assert int(counted.headers["x-ratelimit-remaining-requests"]) <= 4, "the store did not learn what was used"
 
 
 def found(store: Store, turn: bytes = b"t") -> list[Any]:

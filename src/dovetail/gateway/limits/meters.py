@@ -140,6 +140,12 @@ class Use(msgspec.Struct):
             meter.leases = {lease: held for lease, held in meter.leases.items() if not gone(lease, held.until)}
             meter.held = sum(held.amount for held in meter.leases.values())
 
+    def catch_up(self, other: Use) -> None:
+        """Take what was spent from `other`, where it is later and more."""
+        for mine, theirs in ((self.requests, other.requests), (self.tokens, other.tokens)):
+            if theirs.at > mine.at and theirs.spent > mine.spent:
+                mine.spent, mine.at = theirs.spent, theirs.at
+
     def charge(self, lease: str, charges: Sequence[Charge], now: float, until: float) -> Limit | None:
         """Do `charges`, or nothing: the limit that has no room."""
         for each in charges:
@@ -192,6 +198,7 @@ class SharedKeyUse(KeyUse):
         self._store = store
         self._name = name
         self._value: bytes | None = None
+        self._alone = False  # the store was down, and does not know what was counted here
         self._mine = asyncio.Lock()
         #: What the store has not learnt yet, by lease; and the leases of running requests.
         self._pending: dict[str, Charge] = {}
@@ -234,18 +241,20 @@ class SharedKeyUse(KeyUse):
                 return await self._swapped(work)
             except StoreError:
                 self.use.drop(lambda lease, _: not lease.startswith(_PROCESS))
-                self._value = None
+                self._value, self._alone = None, True
                 return self._done(self.use, work)
 
     async def _swapped(self, work: Charges) -> Limit | None:
         for _ in range(_MOST_TRIES):
             use = Use() if self._value is None else msgspec.json.decode(self._value, type=Use)
             use.drop(lambda _, until: until < self.clock())
+            if self._alone:
+                use.catch_up(self.use)
             refused = self._done(use, work)
             value = msgspec.json.encode(use)
             found = await self._store.swap(self._name, self._value, value)
             if found == self._value:
-                self._value, self.use = value, use
+                self._value, self.use, self._alone = value, use, False
                 return refused
             self._value = found
         raise StoreError("too many gateways change the use of a key at once")
