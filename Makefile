@@ -69,7 +69,7 @@ coverage: $(VENV)/.dev
 # The stores that gateways share, with real servers of Debian's packages.
 test-stores: $(VENV)/.dev
 	@DOVETAIL_REDIS="$$(command -v redis-server || command -v valkey-server)" \
-	  DOVETAIL_POSTGRESQL="$$(dirname "$$(ls /usr/lib/postgresql/*/bin/initdb | tail -1)")" \
+	  DOVETAIL_POSTGRESQL="$$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -1)" \
 	  $(BIN)/python -m pytest tests/gateway/store $(ARGS)
 
 # Whether vLLM 0.33, vLLM 0.32 and SGLang take the commands that plans are written as: by their own argument parsers, in

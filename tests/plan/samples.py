@@ -31,6 +31,7 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
     "image_urls": ("images.example", "*"),
     "allow_host": ("models.example", "a.example,b.example"),
     "otlp_endpoint": ("http://localhost:4318", "https://collector.example/v1/traces"),
+    "store": ("redis://redis.example/1", "postgresql://me@db.example/dovetail?sslmode=verify-full"),
     "uds_mode": ("600", "0660"),
     "alias": ("haiku=scripted", "haiku=scripted,claude-*=scripted"),
     "allow_origin": ("*", "https://app.example,http://localhost:3000"),
