@@ -26,6 +26,8 @@ _LEASE_S, _RENEWED_S = 60.0, 15.0
 _FLUSHED_S = 1.0
 #: Seconds in which another gateway gives back the place of a request that has just ended.
 _PLACE_S = 0.02
+#: How often the time of a call a request waits for the store, where others of its key wait too.
+_WAITS = 2
 #: Other gateways that may change a key's use between a look and a write, before the store is given up.
 _MOST_TRIES = 50
 
@@ -236,13 +238,13 @@ class SharedKeyUse(KeyUse):
 
     async def _shared(self, work: Charges) -> Limit | None:
         """Do the charges of each lease of `work`: in the store, or here if that is down."""
-        async with self._mine:
-            try:
+        try:
+            async with asyncio.timeout(_WAITS * self._store.timeout), self._mine:
                 return await self._swapped(work)
-            except StoreError:
-                self.use.drop(lambda lease, _: not lease.startswith(_PROCESS))
-                self._value, self._alone = None, True
-                return self._done(self.use, work)
+        except (StoreError, TimeoutError):
+            self.use.drop(lambda lease, _: not lease.startswith(_PROCESS))
+            self._alone = True
+            return self._done(self.use, work)
 
     async def _swapped(self, work: Charges) -> Limit | None:
         for _ in range(_MOST_TRIES):

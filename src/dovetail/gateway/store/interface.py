@@ -69,9 +69,10 @@ class Entries(Protocol):
 
 
 class Store(Protocol):
-    """A server that several gateways share. `address`: where it is, without secrets."""
+    """A server that several gateways share. `address`: where, without secrets. `timeout`: the seconds of a call."""
 
     address: str
+    timeout: float
 
     def check(self) -> None:
         """Wait for the store, and make its tables. Raises `StoreError` if it cannot be used."""

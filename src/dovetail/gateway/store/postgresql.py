@@ -88,11 +88,11 @@ class PostgreSQL(Remote):
         super().abandon(task)
 
     def check(self) -> None:
-        timeout, self._timeout = self._timeout, _MIGRATION_S
+        timeout, self.timeout = self.timeout, _MIGRATION_S
         try:
             super().check()
         finally:
-            self._timeout = timeout
+            self.timeout = timeout
 
     async def prepare(self) -> None:
         connection = await self._connected(timeout=_MIGRATION_S)
@@ -224,7 +224,7 @@ class PostgreSQL(Remote):
         except psycopg.OperationalError as error:
             raise _Lost(*error.args) from error
         try:
-            seconds = timeout or self._timeout
+            seconds = timeout or self.timeout
             await connection.execute(
                 "SELECT set_config('statement_timeout', %s, false), "
                 "set_config('idle_in_transaction_session_timeout', %s, false)",

@@ -46,7 +46,7 @@ class Remote(ABC):
 
     def __init__(self, url: str, timeout: float, errors: tuple[type[Exception], ...]) -> None:
         self.address = without_secrets(url)
-        self._timeout = timeout
+        self.timeout = timeout
         self._errors: tuple[type[Exception], ...] = (OSError, *errors)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
@@ -111,16 +111,18 @@ class Remote(ABC):
             loop.close()
 
     async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self.disconnect()
-        except self._errors:
-            pass
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         if others:
-            await asyncio.wait(others, timeout=self._timeout)
+            await asyncio.wait(others, timeout=self.timeout)
+        try:
+            async with asyncio.timeout(self.timeout):
+                await self.disconnect()
+        except self._errors:
+            pass
+        await asyncio.sleep(0)  # for what closing has put off
+        await asyncio.sleep(0)
         loop.stop()
 
     def _submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
@@ -137,13 +139,15 @@ class Remote(ABC):
         if self._failing:
             if time.monotonic() < self._next_try:
                 raise StoreError(f"{self.address} does not answer")
-            self._next_try = time.monotonic() + self._timeout + _PAUSE_S  # the others do not try meanwhile
+            self._next_try = time.monotonic() + self.timeout + _PAUSE_S  # the others do not try meanwhile
         task = asyncio.ensure_future(work())
-        await asyncio.wait({task}, timeout=self._timeout)
-        if not task.done():
-            task.add_done_callback(_ignored)
-            self.abandon(task)
-            raise self._lost(f"no answer in {self._timeout:g} s")
+        task.add_done_callback(_ignored)
+        try:
+            if not (await asyncio.wait({task}, timeout=self.timeout))[0]:
+                raise self._lost(f"no answer in {self.timeout:g} s")
+        finally:
+            if not task.done():
+                self.abandon(task)
         try:
             result = task.result()
         except StoreError as error:
