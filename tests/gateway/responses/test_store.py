@@ -20,8 +20,9 @@ from pathlib import Path
 import pytest
 
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
+from dovetail.gateway.records.memory import owner_of
 from dovetail.gateway.store import sqlite
-from dovetail.gateway.store.interface import StoreError, StoreLimits, owner_of
+from dovetail.gateway.store.interface import StoreError, StoreLimits
 
 
 def response(number: int, size: int = 10, created: int | None = None, previous: str | None = None) -> StoredResponse:

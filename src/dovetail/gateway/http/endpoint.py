@@ -33,9 +33,8 @@ from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
 from dovetail.gateway.observe.capture import Captures
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Api, RequestReport
-from dovetail.gateway.records.memory import Tenant
+from dovetail.gateway.records.memory import Tenant, owner_named, owner_of
 from dovetail.gateway.settings import Settings
-from dovetail.gateway.store.interface import owner_named, owner_of
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.picture_files import undecodable
 from dovetail.gateway.turn.runner import TurnRunner

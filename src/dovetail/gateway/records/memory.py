@@ -7,6 +7,7 @@ is as if the client had returned it. docs/memory.md says what counts as unchange
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import re
@@ -56,6 +57,16 @@ class Tenant(NamedTuple):
 
     owner: str
     salt: str = ""
+
+
+def owner_of(api_key: str | None) -> str:
+    """What stands for an API key in a store, from which the key cannot be read; "" for none."""
+    return hashlib.sha256(b"dovetail responses\0" + api_key.encode()).hexdigest() if api_key else ""
+
+
+def owner_named(name: str) -> str:
+    """What stands for a named key in a store. Another key of the same name has the same entries."""
+    return f"key {name}"
 
 
 class Recalled(NamedTuple):

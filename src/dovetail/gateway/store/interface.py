@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
@@ -88,13 +87,3 @@ class Store(Protocol):
 
     def close(self) -> None:
         """End all connections, for good."""
-
-
-def owner_of(api_key: str | None) -> str:
-    """What stands for an API key in a store, from which the key cannot be read; "" for none."""
-    return hashlib.sha256(b"dovetail responses\0" + api_key.encode()).hexdigest() if api_key else ""
-
-
-def owner_named(name: str) -> str:
-    """What stands for a named key in a store. Another key of the same name has the same entries."""
-    return f"key {name}"

@@ -25,9 +25,9 @@ from dovetail.gateway.http.response import EVENT_STREAM_HEADERS
 from dovetail.gateway.limits.bodies import Body
 from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.observe.request_report import RequestReport
-from dovetail.gateway.records.memory import Tenant
+from dovetail.gateway.records.memory import Tenant, owner_named, owner_of
 from dovetail.gateway.records.sealed_text import SealedText
-from dovetail.gateway.store.interface import StoreError, owner_named, owner_of
+from dovetail.gateway.store.interface import StoreError
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Observer, PreparedTurn
