@@ -38,11 +38,9 @@ serve: $(VENV)/.engine
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=quick -m "not slow and not sibling" $(ARGS)
 
-# The slow tests, and every property with all its examples (in `.ci/run`: with PROFILE=ci, half of them); without the
-# proofs.
-PROFILE ?= test
+# The slow tests, and every property with all its examples; without the proofs.
 test-slow: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=$(PROFILE) -m "(slow or hypothesis) and not proof" $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=test -m "(slow or hypothesis) and not proof" $(ARGS)
 
 demo: $(VENV)/.dev
 	@$(BIN)/python -m demo $(if $(MODEL),--demo $(MODEL)) $(ARGS)

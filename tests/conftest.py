@@ -38,10 +38,15 @@ KIMI_CONTROL = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases of a family whose reader another family has, too, in tests that try all families.
+    """Mark what some runs leave out.
 
-    A test that names a few families tries what is special about each of them.
+    Slow tests are not traced for coverage, which would double their time. Siblings are the cases of a family whose
+    reader another family has, too, in tests that try all families. A test that names a few families tries what is
+    special about each of them.
     """
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker("no_cover")
     tried: dict[tuple[Path, str], dict[str, list[pytest.Item]]] = {}
     for item in items:
         cases = getattr(item, "callspec", None)

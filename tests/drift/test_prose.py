@@ -19,6 +19,8 @@ from dovetail.formats.turn import Turn
 from tests.drift.corpus import WORDS, around, cases, pieces, prose, reasons_itself
 from tests.reading import families
 
+pytestmark = pytest.mark.no_cover  # slow under a tracer, and others run its lines
+
 ROOT = Path(__file__).parents[2]
 TOOLS = next(case.tools for case in cases() if len(case.tools) > 1)
 PAGES = sorted([*(ROOT / "src/dovetail").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "CHANGELOG.md"])

@@ -86,6 +86,7 @@ def test_the_list_has_every_format_and_each_name_once() -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.slow
 def test_the_templates_of_published_models_are_read_so(shared_data: Path) -> None:
     compared = 0
     for path in chat_templates.paths(shared_data):

@@ -374,7 +374,7 @@ def any_schema(rng: random.Random, depth: int) -> Any:
 @pytest.mark.slow
 def test_the_check_accepts_every_repaired_schema() -> None:
     rng = random.Random(7)
-    for _ in range(2_000):
+    for _ in range(500):
         schema = any_schema(rng, 3)
         if isinstance(schema, dict):
             result, left_out = repaired(schema)

@@ -304,12 +304,19 @@ FAR = {
 }
 
 
+#: What takes longest, and shapes beside which another one looks ahead as far.
+TWINS = (
+    *("nested markers", "calls", "halves in an argument", "halves of markers"),
+    *("newlines", "newlines in an argument", "array"),
+)
+
+
 def shapes() -> Iterator[Any]:
-    """One family for each reader in `.ci/run`, without what takes longest; the others are proofs."""
+    """One family for each reader and half of the shapes in `.ci/run`; the others are proofs."""
     for shape, name in itertools.product(SHAPES, families.NAMES):
         in_ci = (shape, name) == ("markers", "harmony") or (
             name in families.leading()
-            and shape not in ("nested markers", "calls", "halves in an argument")
+            and shape not in TWINS
             and (shape, name) not in (*FAR, ("openers", "glm45"), ("openers", "gemma4"))
         )
         yield pytest.param(name, shape, marks=() if in_ci else pytest.mark.proof)
@@ -348,12 +355,13 @@ def test_calls_that_become_text_are_read_once(section: str, last: str, work: _Wo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(families.leading()))
 def test_openers_without_calls_are_text(name: str) -> None:
-    """100 KB of one opener, and openers 10,000 deep, one character a delta."""
+    """25 KB of one opener, and openers deeper than Python recurses, one character a delta."""
     opener = _openers(name)[0]
-    for text in (_filled(opener, 100_000), (opener + "edit_file ") * 10_000):
+    for text in (_filled(opener, 25_000), (opener + "edit_file ") * (2 * sys.getrecursionlimit())):
         assert not dovetail.fold(stream(name, text, thinking=False)).calls
 
 
+@pytest.mark.no_cover  # slow under a tracer, and others run its lines
 @families_all
 @pytest.mark.parametrize("thinking", [False, True])
 def test_what_is_withheld_is_bounded(name: str, thinking: bool) -> None:
