@@ -139,6 +139,8 @@ class Completion(msgspec.Struct, frozen=True):
     `session`: what the requests of one conversation have in common, in printable ASCII. An engine with several servers
     sends them to the same one, and an engine behind HTTP passes it on, as `X-Session-ID`. "" if it is not known.
     `priority`: requests with a lower number go first. Only for an engine whose `EngineInfo.priorities` is true.
+    `adapter`: the name of the LoRA adapter that answers; "" for the model itself. Only for an engine whose
+    `EngineInfo.adapters` is true.
     `request_id`: the request's name in logs and records.
     `trace_context`: the headers `traceparent` and `tracestate` (https://www.w3.org/TR/trace-context/), which an engine
     behind HTTP sends with its request.
@@ -169,6 +171,7 @@ class Completion(msgspec.Struct, frozen=True):
     picture_token: int | None = None
     session: str = ""
     priority: int = 0
+    adapter: str = ""
 
     @property
     def seen(self) -> Sequence[Hashable]:
@@ -244,6 +247,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     `salts_cache`: whether the engine keeps cached prompts with different salts apart.
     `pictures`: whether the engine takes prompts with pictures.
     `priorities`: whether a completion may have a `priority`.
+    `adapters`: whether a completion may have an `adapter`.
     """
 
     context: int
@@ -257,6 +261,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     salts_cache: bool = False
     pictures: bool = False
     priorities: bool = False
+    adapters: bool = False
 
 
 class MetricSample(NamedTuple):

@@ -14,6 +14,7 @@
     ├── Unauthorized              401     request   the client: no key, or a wrong one
     ├── Forbidden                 403     request   the client: its key does not allow that
     ├── RateLimited               429     request   the client, by trying later: a limit of its key is reached
+    ├── NotOffered                501     request   the client: the model's engine has nothing of that kind
     ├── RenderError               400     render    the client: the messages cannot be rendered
     ├── ReaderMisuse              500     parse     the reader's caller: it fed text after `finish`, for example
     ├── UnknownFormat             500     load      the caller: no format or checkpoint folder has that name
@@ -144,6 +145,13 @@ class RateLimited(DovetailError):
     stage = "request"
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+
+
+class NotOffered(DovetailError):
+    status = 501
+    stage = "request"
+    type = "invalid_request_error"
+    code = "not_offered"
 
 
 class RenderError(DovetailError):

@@ -216,12 +216,12 @@ def test_a_target_alone_drafts_by_lookup(tmp_path: Path, small_tokenizer_file: P
     assert speculation["steps"] < drafted.usage.completion_tokens  # type: ignore[union-attr]
     assert plain.usage.speculation["drafted"] == 0  # type: ignore[union-attr]
     assert "# HELP dovetail_engine_preemptions_total Requests that gave their KV cache up to others" in numbers
-    cached = re.search(r"^dovetail_engine_prompt_tokens_cached_total (\S+)$", numbers, re.MULTILINE)
+    cached = re.search(r"^dovetail_engine_prompt_tokens_cached_total\S* (\S+)$", numbers, re.MULTILINE)
     assert cached is not None and float(cached[1]) > 0, "the second prompt equals the first"
     drafts = 'dovetail_engine_drafted_per_position_total{context="0",drafter='
     assert any(line.startswith(drafts) and 'position="0"' in line for line in numbers.splitlines())
-    assert 'dovetail_engine_gate_decisions_total{reason="draft"} ' in numbers
-    assert 'dovetail_engine_gate_decisions_total{reason="request"} ' in numbers, "by the second request"
+    assert 'dovetail_engine_gate_decisions_total{model="llama",reason="draft"} ' in numbers
+    assert 'dovetail_engine_gate_decisions_total{model="llama",reason="request"} ' in numbers, "by the second request"
 
 
 def test_the_loading_bar_is_shown_on_a_terminal_only() -> None:

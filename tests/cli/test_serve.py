@@ -329,7 +329,7 @@ def test_the_printed_curl_has_tools_if_the_template_shows_them(tmp_path: Path, t
     for options in ({"generic_tools": False}, {"format": "hermes"} if shown else {"generic_tools": False}):
         console = Console(file=io.StringIO(), width=200)
         plan = resolve(str(folder), options, engine="vllm")
-        serve._introduce(plan, NO_KEYS, console)
+        serve._announce(plan, NO_KEYS, console)
         assert isinstance(console.file, io.StringIO)
         printed = console.file.getvalue()
         assert curl(plan, tools=shown) in printed
@@ -343,7 +343,7 @@ def test_the_printed_curl_has_tools_if_the_template_shows_them(tmp_path: Path, t
 )
 def test_the_page_of_recordings_is_named(pair: Path, options: dict[str, Any], named: bool) -> None:
     console = Console(file=io.StringIO(), width=200)
-    serve._introduce(resolve(str(pair / "target"), options), NO_KEYS, console)
+    serve._announce(resolve(str(pair / "target"), options), NO_KEYS, console)
     assert isinstance(console.file, io.StringIO)
     assert ("http://127.0.0.1:8000/inspect" in console.file.getvalue()) == named
 
@@ -360,7 +360,7 @@ def test_who_can_read_the_recordings_of_an_open_server_is_said(
     pair: Path, options: dict[str, Any], warned: list[str]
 ) -> None:
     console = Console(file=io.StringIO(), width=400)
-    serve._introduce(resolve(str(pair / "target"), options), NO_KEYS, console)
+    serve._announce(resolve(str(pair / "target"), options), NO_KEYS, console)
     assert isinstance(console.file, io.StringIO)
     printed = console.file.getvalue()
     texts = ("clients need no key", "everybody there can read the recordings")

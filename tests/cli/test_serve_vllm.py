@@ -116,8 +116,8 @@ def test_the_server_answers_and_a_signal_ends_every_process(
         printed, _ = child.communicate(timeout=60)
     assert (answer.status_code, child.returncode) == (200, 0), printed
     assert answer.json()["usage"]["completion_tokens"] == 4
-    assert "dovetail_engine_restarts_total 0.0" in metrics
-    assert "dovetail_engine_up 1.0" in metrics
+    assert 'dovetail_engine_restarts_total{model="target"} 0.0' in metrics
+    assert 'dovetail_engine_up{model="target"} 1.0' in metrics
     assert "--enforce-eager" in runs(served.folder)[0]["words"]
     assert "loading weights" in printed
     assert str(state / "dovetail" / f"vllm-{served.port}.log") in printed.replace("\n", "")
@@ -217,7 +217,7 @@ def test_a_crash_is_reported_and_shown_by_health(pair: Path, served: Served) -> 
             time.sleep(0.02)
         assert ask(served).status_code == 200, "it waits"
         assert httpx.get(f"{served.url}/health", timeout=60).status_code == 200
-        assert "dovetail_engine_restarts_total 1.0" in httpx.get(f"{served.url}/metrics").text
+        assert 'dovetail_engine_restarts_total{model="target"} 1.0' in httpx.get(f"{served.url}/metrics").text
         child.send_signal(signal.SIGINT)
         printed, _ = child.communicate(timeout=60)
     assert child.returncode == 0

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import openai
 import uvicorn
+from starlette.applications import Starlette
 
 from dovetail.completion import Completion, EngineInfo, Finish, MetricSample, TokenBatch, TokenLogprob
 from dovetail.events import Message
@@ -177,7 +178,15 @@ def ids_of(message: Message, tokenizer: Tokenizer, *, thinking: bool = True) -> 
 @asynccontextmanager
 async def serving(engine: ScriptedEngine, tokenizer: Tokenizer, settings: Settings | None = None) -> AsyncIterator[str]:
     """A real server on a free loopback port; yields its address."""
-    app = create_app(engine, KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL))
+    async with serving_app(
+        create_app(engine, KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL))
+    ) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving_app(app: Starlette) -> AsyncIterator[str]:
+    """A real server of any app; yields its address."""
     # With a timeout, so that a request that hangs fails its test and not the whole run.
     server = BriefServer(
         uvicorn.Config(app, port=0, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=1)

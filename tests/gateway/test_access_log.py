@@ -239,8 +239,9 @@ async def test_a_request_that_waited_in_vain_has_its_time_in_the_queue(engine: S
     line = json.loads(lines[0])
     assert (line["status"], line["outcome"], line["error"]) == (503, "busy", "EngineBusy")
     assert line["queue"] > 0 and line["prompt_tokens"] > 0 and line["completion_tokens"] == 0
-    assert 'dovetail_queue_seconds_count{api="chat"} 2.0' in metrics
-    assert f"dovetail_prompt_tokens_total {json.loads(lines[1])['prompt_tokens']}.0" in metrics, "of the one that ran"
+    assert f'dovetail_queue_seconds_count{{api="chat",model="{MODEL}"}} 2.0' in metrics
+    of_the_one_that_ran = json.loads(lines[1])["prompt_tokens"]
+    assert f'dovetail_prompt_tokens_total{{model="{MODEL}"}} {of_the_one_that_ran}.0' in metrics
 
 
 async def test_a_request_that_is_cancelled_ends_too(engine: ScriptedEngine, tok: Tokenizer) -> None:
@@ -257,4 +258,4 @@ async def test_a_request_that_is_cancelled_ends_too(engine: ScriptedEngine, tok:
             await sending
         metrics = (await client.get("/metrics")).text
     assert (json.loads(lines[0])["outcome"], json.loads(lines[0])["error"]) == ("failed", "CancelledError")
-    assert 'dovetail_requests_total{api="chat",outcome="failed"} 1.0' in metrics
+    assert f'dovetail_requests_total{{api="chat",model="{MODEL}",outcome="failed"}} 1.0' in metrics

@@ -211,7 +211,7 @@ async def test_a_request_that_waits_is_told_so(
             await asyncio.sleep(0)
         waiting = asyncio.create_task(client.post(PATH, json={**BODY, "stream": True}))
         shown = ""
-        while "dovetail_queued_requests 1.0" not in shown:
+        while f'dovetail_queued_requests{{model="{MODEL}"}} 1.0' not in shown:
             await asyncio.sleep(0.01)
             shown = (await client.get("/metrics")).text
         for _ in range(20):  # between any two of them a ping may come, however slow the machine is

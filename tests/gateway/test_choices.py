@@ -144,7 +144,7 @@ async def test_a_waiting_choice_does_not_delay_the_others(engine: ScriptedEngine
                 await asyncio.sleep(0.005)
         metrics = (await client.get(f"{url}/metrics")).text
     assert sorted(engine.freed) == sorted(completion.request_id for completion in engine.seen)
-    assert 'dovetail_requests_total{api="chat",outcome="disconnected"} 1.0' in metrics
+    assert f'dovetail_requests_total{{api="chat",model="{MODEL}",outcome="disconnected"}} 1.0' in metrics
 
 
 @pytest.mark.parametrize(("error", "status"), [(EngineError("out of memory"), 500), (EngineBusy("later"), 503)])
@@ -196,8 +196,8 @@ async def test_metrics_count_one_request_and_all_its_tokens(engine: ScriptedEngi
     async with in_process(engine, tok) as client:
         await client.post("/v1/chat/completions", json=BODY | {"n": 4, "tools": [TOOL]})
         metrics = (await client.get("/metrics")).text
-    assert 'dovetail_requests_total{api="chat",outcome="stop"} 1.0' in metrics
-    assert f"dovetail_completion_tokens_total {total}.0" in metrics
-    assert f"dovetail_prompt_tokens_total {len(engine.seen[0].prompt)}.0" in metrics
-    assert 'dovetail_time_to_first_token_seconds_count{api="chat"} 1.0' in metrics
-    assert f'dovetail_inter_token_seconds_count{{api="chat"}} {total - 4}.0' in metrics
+    assert f'dovetail_requests_total{{api="chat",model="{MODEL}",outcome="stop"}} 1.0' in metrics
+    assert f'dovetail_completion_tokens_total{{model="{MODEL}"}} {total}.0' in metrics
+    assert f'dovetail_prompt_tokens_total{{model="{MODEL}"}} {len(engine.seen[0].prompt)}.0' in metrics
+    assert f'dovetail_time_to_first_token_seconds_count{{api="chat",model="{MODEL}"}} 1.0' in metrics
+    assert f'dovetail_inter_token_seconds_count{{api="chat",model="{MODEL}"}} {total - 4}.0' in metrics

@@ -263,7 +263,7 @@ async def test_fields_reach_the_engine(engine: ScriptedEngine, tok: Tokenizer) -
         assert (completion.sampling.logit_bias, completion.min_tokens) == ({5: 1.0}, 2)
         assert (completion.ignore_eos, completion.stop_token_ids, completion.grammar) == (True, (9,), None)
         assert completion.constraint is None and completion.prompt_logprobs is None
-    assert "dovetail_prompt_tokens_total 2.0" in metrics
+    assert f'dovetail_prompt_tokens_total{{model="{MODEL}"}} 2.0' in metrics
 
 
 # (fields added to a good request, the field that the error has to name)

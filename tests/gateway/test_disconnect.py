@@ -50,7 +50,7 @@ async def test_a_disconnect_frees_the_sequence(engine: ScriptedEngine, tok: Toke
         await until(lambda: engine.running == 0)
         metrics = (await client.get(f"{url}/metrics")).text
     assert engine.freed == [engine.seen[0].request_id]
-    assert 'dovetail_requests_total{api="chat",outcome="disconnected"} 1.0' in metrics
+    assert f'dovetail_requests_total{{api="chat",model="{MODEL}",outcome="disconnected"}} 1.0' in metrics
 
 
 async def test_a_disconnect_before_the_body_is_no_error(
@@ -107,8 +107,8 @@ async def test_a_busy_engine_is_503_even_for_a_stream(
             assert response.json()["error"]["code"] == "engine_busy"
             assert response.headers["retry-after"] == "1"
         metrics = (await client.get("/metrics")).text
-    assert 'dovetail_requests_total{api="chat",outcome="busy"} 2.0' in metrics
-    assert "dovetail_prompt_tokens_total 0.0" in metrics
+    assert f'dovetail_requests_total{{api="chat",model="{MODEL}",outcome="busy"}} 2.0' in metrics
+    assert f'dovetail_prompt_tokens_total{{model="{MODEL}"}} 0.0' in metrics
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
 
@@ -136,5 +136,5 @@ async def test_an_engine_failure_midway_is_reported(
     assert at_once.status_code == 500 and at_once.json()["error"]["message"].startswith(message)
     assert "secret" not in streamed.text + at_once.text
     assert at_once.headers["x-request-id"] in caplog.text
-    assert 'dovetail_requests_total{api="chat",outcome="failed"} 2.0' in metrics
+    assert f'dovetail_requests_total{{api="chat",model="{MODEL}",outcome="failed"}} 2.0' in metrics
     assert engine.running == 0

@@ -261,7 +261,7 @@ async def test_the_client_sees_one_answer(engine: ScriptedEngine, tok: Tokenizer
     cached = {"chat": "prompt_tokens_details", "responses": "input_tokens_details"}.get(api)
     assert (usage[cached]["cached_tokens"] if cached else usage["cache_read_input_tokens"]) == 2
     assert f'dovetail_guards_total{{guard="silent",model="{MODEL}"}} 2.0' in metrics
-    assert f"dovetail_completion_tokens_total {2 * len(answer)}.0" in metrics
+    assert f'dovetail_completion_tokens_total{{model="{MODEL}"}} {2 * len(answer)}.0' in metrics
     assert "dovetail_requests_total" in metrics and "It rains." in json.dumps(whole)
 
 
@@ -421,5 +421,5 @@ async def test_an_operator_sets_what_becomes_of_loops(engine: ScriptedEngine, to
         metrics = (await client.get("/metrics")).text
     assert [each.json()["choices"][0]["finish_reason"] for each in (ended, whole)] == ["length", "stop"]
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "dovetail.loops"
-    assert 'dovetail_defects_total{kind="loop"} 2.0' in metrics
+    assert f'dovetail_defects_total{{kind="loop",model="{MODEL}"}} 2.0' in metrics
     assert f'dovetail_guards_total{{guard="loop",model="{MODEL}"}} 1.0' in metrics

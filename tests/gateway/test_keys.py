@@ -32,6 +32,7 @@ pytestmark = pytest.mark.anyio
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 BODY: dict[str, Any] = {"model": MODEL, "messages": HI}
+QUEUED = f'dovetail_queued_requests{{model="{MODEL}"}}'
 
 
 @pytest.fixture(autouse=True)
@@ -235,9 +236,9 @@ async def test_models_answers_and_new_tokens_of_a_key(engine: ScriptedEngine, to
 
         for path, fields in ((CHAT, BODY), (MESSAGES, BODY | {"max_tokens": 1}), ("/tokenize", {"prompt": "a"})):
             refused = await post(path, "other", **fields)
-            assert refused.status_code == 403 and "may not use the model 'scripted'" in refused.text
+            assert refused.status_code == 404 and "there is no model for this key" in refused.text
         assert (await client.get("/v1/models", headers=bearer("other"))).json()["data"] == []
-        assert (await client.get(f"/v1/models/{MODEL}", headers=bearer("other"))).status_code == 403
+        assert (await client.get(f"/v1/models/{MODEL}", headers=bearer("other"))).status_code == 404
         assert (await client.get(f"/v1/models/{MODEL}", headers=bearer("this"))).status_code == 200
         assert not engine.seen
         for path, fields, param in (
@@ -293,11 +294,11 @@ async def test_sixty_six_requests_of_sixteen_answers_do_not_keep_another_key_wai
             asyncio.create_task(client.post(CHAT, json=BODY | {"n": 16, "stream": True}, headers=bearer("greedy")))
             for _ in range(66)
         ]
-        while len(engine.seen) < 16 or "dovetail_queued_requests 65.0" not in (await client.get("/metrics")).text:
+        while len(engine.seen) < 16 or f"{QUEUED} 65.0" not in (await client.get("/metrics")).text:
             await asyncio.sleep(0.001)
         assert len(engine.seen) == 16
         one = asyncio.create_task(client.post(CHAT, json=BODY | {"stream": True}, headers=bearer("other")))
-        while "dovetail_queued_requests 66.0" not in (await client.get("/metrics")).text:
+        while f"{QUEUED} 66.0" not in (await client.get("/metrics")).text:
             await asyncio.sleep(0.001)
         go.set()
         answered = await one
@@ -322,11 +323,11 @@ async def test_every_prompt_of_a_completion_takes_a_place(engine: ScriptedEngine
     body = {"model": MODEL, "prompt": ["a b", "c"], "max_tokens": 1}
     async with in_process(engine, tok, settings) as client:
         tasks = [asyncio.create_task(client.post("/v1/completions", json=body, headers=bearer("a"))) for _ in range(2)]
-        while len(engine.seen) < 2 or "dovetail_queued_requests 1.0" not in (await client.get("/metrics")).text:
+        while len(engine.seen) < 2 or f"{QUEUED} 1.0" not in (await client.get("/metrics")).text:
             await asyncio.sleep(0.001)
         prompts = sum(len(each.prompt) for each in engine.seen)
         assert len(engine.seen) == 2
-        assert f"dovetail_queued_tokens {prompts:.1f}" in (await client.get("/metrics")).text
+        assert f'dovetail_queued_tokens{{model="{MODEL}"}} {prompts:.1f}' in (await client.get("/metrics")).text
         go.set()
         assert [each.status_code for each in await asyncio.gather(*tasks)] == [200, 200]
 

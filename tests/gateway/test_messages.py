@@ -151,7 +151,7 @@ async def test_a_stream_that_was_read_counts_as_ended(engine: ScriptedEngine, to
     async with in_process(engine, tok, SETTINGS) as client:
         assert (await client.post("/v1/messages", json=BODY | {"stream": True})).status_code == 200
         metrics = (await client.get("/metrics")).text
-    assert 'dovetail_requests_total{api="messages",outcome="stop"} 1.0' in metrics
+    assert f'dovetail_requests_total{{api="messages",model="{MODEL}",outcome="stop"}} 1.0' in metrics
 
 
 async def test_the_models_are_listed(engine: ScriptedEngine, tok: Tokenizer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
@@ -35,7 +36,11 @@ async def test_requests_tokens_drafts_and_defects_are_counted(engine: ScriptedEn
             await client.post("/v1/chat/completions", json=BODY | {"model": f"m{n}"})
             await client.get(f"/nowhere/{n}")
         families = list(text_string_to_metric_families((await client.get("/metrics")).text))
-    samples = {(s.name, *s.labels.values()): s.value for f in families for s in f.samples}
+    samples = {
+        (s.name, *(value for key, value in s.labels.items() if key != "model")): s.value
+        for f in families
+        for s in f.samples
+    }
     assert samples["dovetail_requests_total", "chat", "stop"] == 2
     assert samples["dovetail_requests_total", "chat", "refused"] == 6
     assert samples["dovetail_http_responses_total", "404"] == 10
@@ -55,6 +60,7 @@ async def test_requests_tokens_drafts_and_defects_are_counted(engine: ScriptedEn
     assert len({f.name for f in families}) == len(families)
     labels = {(key, value) for f in families for s in f.samples for key, value in s.labels.items() if key != "le"}
     assert labels == {
+        ("model", MODEL),
         *(("outcome", outcome) for outcome in OUTCOMES),
         *(("status", status) for status in ("200", "400", "404")),
         ("kind", "stray_marker"),
@@ -62,9 +68,16 @@ async def test_requests_tokens_drafts_and_defects_are_counted(engine: ScriptedEn
     }
 
 
+def page(gauges: Callable[[], list[MetricSample]]) -> bytes:
+    """/metrics with an engine's metrics."""
+    metrics = Metrics()
+    metrics.of("m", gauges)
+    return metrics.text()
+
+
 def shown(*samples: MetricSample) -> list[str]:
     """The lines of /metrics for an engine's metrics, after Prometheus' own parser has accepted the page."""
-    text = Metrics(lambda: samples).text().decode()
+    text = page(lambda: samples).decode()
     series = [
         (sample.name, frozenset(sample.labels.items()))
         for family in text_string_to_metric_families(text)
@@ -84,17 +97,17 @@ def test_engine_metrics_may_have_labels() -> None:
         MetricSample("gate_decisions_total", {"reason": "cost"}, 7),
     ]
     assert shown(*samples) == [
-        'dovetail_engine_accepted_per_position_total{context="1024",drafter="eagle3",position="0"} 3.0',
-        'dovetail_engine_accepted_per_position_total{context="1024",drafter="eagle3",position="1"} 2.0',
-        "dovetail_engine_accepted_total 5.0",
-        'dovetail_engine_gate_decisions_total{reason="cost"} 7.0',
-        "dovetail_engine_running 1.0",
+        'dovetail_engine_accepted_per_position_total{context="1024",drafter="eagle3",model="m",position="0"} 3.0',
+        'dovetail_engine_accepted_per_position_total{context="1024",drafter="eagle3",model="m",position="1"} 2.0',
+        'dovetail_engine_accepted_total{model="m"} 5.0',
+        'dovetail_engine_gate_decisions_total{model="m",reason="cost"} 7.0',
+        'dovetail_engine_running{model="m"} 1.0',
     ]
 
 
 def test_special_characters_in_labels_survive() -> None:
     [line] = shown(MetricSample("a_total", {"b": 'c"d\\e\nf{},=é'}, 1))
-    assert line == r'dovetail_engine_a_total{b="c\"d\\e\nf{},=é"} 1.0'
+    assert line == r'dovetail_engine_a_total{b="c\"d\\e\nf{},=é",model="m"} 1.0'
 
 
 def test_a_metric_may_have_series_with_and_without_labels() -> None:
@@ -107,7 +120,7 @@ def test_a_metric_may_have_series_with_and_without_labels() -> None:
 
 
 def test_names_that_become_equal_are_one_series() -> None:
-    assert shown(MetricSample("a b", {}, 1), MetricSample("a:b", {}, 1)) == ["dovetail_engine_a_b 1.0"]
+    assert shown(MetricSample("a b", {}, 1), MetricSample("a:b", {}, 1)) == ['dovetail_engine_a_b{model="m"} 1.0']
 
 
 TEXT = st.text(st.characters() | st.sampled_from('ab_{}="\\,\n\ud800'), max_size=20)
@@ -122,7 +135,7 @@ def test_any_names_and_values_of_labels_give_a_valid_page(samples: list[MetricSa
 def test_every_metric_of_the_gate_has_a_description() -> None:
     names = ["drafted_per_position_total", "accepted_per_position_total", "gate_decisions_total"]
     names += ["gate_draft_tokens"]
-    text = Metrics(lambda: [MetricSample(name, {}, 0) for name in names]).text().decode()
+    text = page(lambda: [MetricSample(name, {}, 0) for name in names]).decode()
     for name in names:
         line = next(line for line in text.splitlines() if line.startswith(f"# HELP dovetail_engine_{name} "))
         assert "The engine's" not in line

@@ -69,7 +69,7 @@ async def test_usage_has_the_tokens_of_pictures(
     else:
         assert (usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]) == (whole, whole - 5)
         assert usage["total_tokens"] == whole + 2 * len(seeing.ids), "the prompt counts once"
-    assert f"dovetail_prompt_tokens_total {whole}.0" in metrics
+    assert f'dovetail_prompt_tokens_total{{model="{MODEL}"}} {whole}.0' in metrics
 
 
 def usage_of(text: str, path: str, stream: bool) -> dict[str, Any]:

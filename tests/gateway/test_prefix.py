@@ -128,7 +128,7 @@ async def test_the_cause_and_the_field_are_named(
         metrics = (await client.get("/metrics")).text
     assert prefix is not None
     assert (prefix["cause"], prefix["field"]) == (cause, field)
-    assert f'dovetail_prefix_tokens_lost_total{{cause="{cause}"}} {prefix["lost"]}.0' in metrics
+    assert f'dovetail_prefix_tokens_lost_total{{cause="{cause}",model="{MODEL}"}} {prefix["lost"]}.0' in metrics
 
 
 @pytest.mark.anyio

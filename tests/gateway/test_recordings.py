@@ -286,8 +286,8 @@ def test_a_recording_that_is_too_large_loses_its_parts_in_order() -> None:
     assert bytes(least.request) == b"null"
 
 
-async def test_nothing_is_gathered_once_recording_has_stopped(tok: Tokenizer, tmp_path: Path) -> None:
-    captures = Captures(RecordingOptions(tmp_path), tok)
+async def test_nothing_is_gathered_once_recording_has_stopped(tmp_path: Path) -> None:
+    captures = Captures(RecordingOptions(tmp_path))
     report = RequestReport(method="POST", path="/", id="a", peer="")
     assert type(await captures.begin(b"{}", report)) is Capture
     captures._folder.stopped = True

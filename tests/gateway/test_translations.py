@@ -19,7 +19,8 @@ from dovetail.gateway.http.middleware import RequestMiddleware
 from dovetail.gateway.http.picture_fetch import PictureFetcher
 from dovetail.gateway.limits.bodies import Bodies
 from dovetail.gateway.limits.keys import Account
-from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
+from dovetail.gateway.limits.queue import Draining, FairThreads
+from dovetail.gateway.models import Model, Models, Names
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Telemetry
 from dovetail.gateway.turn.runner import TurnRunner
@@ -43,12 +44,14 @@ class Omitting(ChatCompletion):
 
 async def test_headers_report_what_was_left_out_and_the_cut_limit(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = (tok.control["<|im_end|>"],)
-    metrics = Metrics(engine.gauges)
-    runner = TurnRunner(engine, KimiK25(), tok, SETTINGS)
-    limits = Bodies(1000, 1000), Draining(), Admission(SETTINGS.queue), FairThreads(2, ""), FairThreads(2, "")
+    metrics = Metrics()
+    models = Models(metrics)
+    models.only = models.new(Names(MODEL))
+    models.only.ready(Model(engine, KimiK25(), tok, SETTINGS))
+    limits = Bodies(1000, 1000), Draining(), FairThreads(2, ""), FairThreads(2, "")
     endpoint = Endpoint(
-        lambda body, account: Omitting(body),
-        Serving(runner, SETTINGS, metrics, *limits, None, PictureFetcher(()), ThreadPoolExecutor(1)),
+        lambda body, account, _: Omitting(body),
+        Serving(models, SETTINGS, *limits, None, PictureFetcher(()), ThreadPoolExecutor(1)),
         "chat",
     )
     app = RequestMiddleware(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), metrics, Telemetry())

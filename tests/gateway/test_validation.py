@@ -43,7 +43,11 @@ async def post(client: httpx.AsyncClient, **fields: Any) -> tuple[dict[str, Any]
 
 async def metrics(client: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
     families = text_string_to_metric_families((await client.get("/metrics")).text)
-    return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+    return {
+        (s.name, *(value for key, value in s.labels.items() if key != "model")): s.value
+        for family in families
+        for s in family.samples
+    }
 
 
 def defects(message: dict[str, Any]) -> list[dict[str, str]]:
@@ -170,24 +174,26 @@ async def test_the_unenforced_header_is_short_ascii(engine: ScriptedEngine, tok:
 
 
 def test_tools_have_no_names_in_metrics_unless_the_operator_wants_them() -> None:
-    metrics = Metrics(list)
+    page = Metrics()
+    metrics = page.of("m", list)
     for call in (ValidatedCall("secret_tool", None), ValidatedCall(None, "unknown_name")):
         metrics.request("chat", RequestReport(method="POST", path="/", id="r", peer="")).step(
             Step(0, [], (), 0, 0, None, calls=(call,))
         )
-    text = metrics.text().decode()
+    text = page.text().decode()
     assert "secret_tool" not in text
     assert 'tool="declared"' in text and 'tool="other"' in text
 
 
 def test_only_so_many_tools_have_a_label() -> None:
-    metrics = Metrics(list, tool_names=True)
+    page = Metrics(tool_names=True)
+    metrics = page.of("m", list)
     calls = [ValidatedCall(f"tool{i}", None) for i in range(1000)] + [ValidatedCall(None, "unknown_name")]
     for call in [*calls, calls[3]]:
         metrics.request("chat", RequestReport(method="POST", path="/", id="r", peer="")).step(
             Step(0, [], (), 0, 0, None, calls=(call,))
         )
-    families = text_string_to_metric_families(metrics.text().decode())
+    families = text_string_to_metric_families(page.text().decode())
     counts = {s.labels["tool"]: s.value for f in families for s in f.samples if s.name == "dovetail_calls_total"}
     assert len(counts) == 65 and counts["tool3"] == 2 and "other" in counts
 

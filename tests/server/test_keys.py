@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -16,7 +17,8 @@ from dovetail.errors import PlanError
 from dovetail.gateway.limits.keys import PREFIX, KeyLimits, Keyring, digest_of
 from dovetail.plan import resolve
 from dovetail.server.api_keys import CLIENT_KEY, client_keys
-from dovetail.server.key_file import entry_of, read_keys, reloaded_on_hangup
+from dovetail.server.hangup import reloaded_on_hangup
+from dovetail.server.key_file import entry_of, read_keys, reload_keys
 from tests.cli.test_serve import free_port, serving
 
 SECRET = f"{PREFIX}" + "s3cret" * 8
@@ -158,7 +160,7 @@ def test_a_hangup_reads_the_file_again_and_a_broken_one_changes_nothing(
                 await asyncio.sleep(0.001)
             return [account.name for account in keyring.accounts]
 
-        async with reloaded_on_hangup(keyring, file):
+        async with reloaded_on_hangup([partial(reload_keys, keyring, file)]):
             file.write_text(f"alice: {{hash: {SECRET}}}")
             assert await hangup(1) == ["alice"] and keyring.find([SECRET]) is not None
             file.unlink()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,6 +54,10 @@ def _command(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     return ""
+
+
+def _without_model(name: str) -> str:
+    return re.sub(r',?model="[^"]*"', "", name).replace("{,", "{").replace("{}", "")
 
 
 def until(holds: Callable[[], object], what: str, seconds: float = _PATIENCE_S) -> None:
@@ -142,10 +147,10 @@ class Process:
         self._process.wait()
 
     def metrics(self) -> dict[str, float]:
-        """Of its /metrics, by name with labels."""
+        """Of its /metrics, by name with labels but the gateway's `model`: each gateway here has one."""
         lines = httpx.get(f"{self.url}/metrics", timeout=60).text.splitlines()
         pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, _, value in pairs}
+        return {_without_model(name): float(value) for name, _, value in pairs}
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from dovetail.plan import Plan
 from dovetail.plan.engines import missing_files
 from dovetail.plan.llama_cpp import find
 from dovetail.plan.pairing import cannot_run
+from dovetail.plan.resolve import SEVERAL
 from dovetail.server.api_keys import read_key
 from dovetail.tokens import Tokenizer
 
@@ -87,7 +89,7 @@ def _started_engine(
     program = launch.program
     for note in launch.notes:
         console.print(Text(f"{program.name}: {note}", PROBLEM))
-    log = supervised.log_path(plan.value("engine_log"), plan.value("engine"), plan.value("port"))
+    log = supervised.log_path(plan.value("engine_log"), log_name(plan), plan.value("port"))
     console.print(Text(f"{program.name} {version} ({launch.arguments[0]}) writes to {log}", "dim"), soft_wrap=True)
     vocabulary = read_vocabulary(Path(plan.folders["target"]), tokenizer)
     check = until_passed(partial(check_started, plan, fmt, tokenizer, progress.say))
@@ -103,6 +105,13 @@ def _started_engine(
         patience_s=down_s,
         joined=partial(check_drafting_again, plan, tokenizer, console),
     )
+
+
+def log_name(plan: Plan) -> str:
+    """Whose log it is: the engine's, and the model's if there are several."""
+    model = plan.settings["served_model_name"]
+    several = f"-{re.sub('[^A-Za-z0-9._-]', '_', model.value)}" if model.source == SEVERAL else ""
+    return f"{plan.value('engine')}{several}"
 
 
 def _vllm(plan: Plan, path: str, markers: tuple[str, str] | None) -> tuple[supervised.Launch, str]:

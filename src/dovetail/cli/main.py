@@ -32,6 +32,8 @@ examples:
       the bundled demo model, on http://127.0.0.1:8000
   dovetail serve Qwen/Qwen3-8B --engine vllm --host 0.0.0.0 --api-key-file key
       a model of the hub on vLLM, started by this command; clients need the key
+  dovetail serve --models models.yaml
+      several models, each with its own engine
 """
 _PLAN_EXAMPLES = """\
 examples:
@@ -124,6 +126,9 @@ def _parser(command: str | None, words: Sequence[str]) -> argparse.ArgumentParse
         subparser.formatter_class = argparse.RawDescriptionHelpFormatter
         if command == name:
             _add_plan_options(subparser, help_all=help_all, also_common=("gpus",) if name == "plan" else ())
+    serve.add_argument(
+        "--models", metavar="FILE", help="in place of MODEL: YAML file with several models, read again on SIGHUP"
+    )
     recipes = _command(commands, "recipes", "list the recipes (settings that are known to work), or show one")
     recipes.add_argument(
         "name",

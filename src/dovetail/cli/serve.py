@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
@@ -33,7 +33,10 @@ from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import listed_kinds
 from dovetail.formats.registry import served_format
 from dovetail.gateway import Settings, create_app
+from dovetail.gateway.app import app_of, memory_of
 from dovetail.gateway.limits.queue import QueueLimits
+from dovetail.gateway.models import Models
+from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions, When
 from dovetail.gateway.settings import MEMORY_LIMITS
 from dovetail.gateway.store.interface import Store, StoreLimits
@@ -41,6 +44,9 @@ from dovetail.gateway.turn.tools import shows_tools
 from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan
 from dovetail.plan.engines import NAMES, missing_files
+from dovetail.plan.models_file import ModelsFile, read_models
+from dovetail.plan.options import BY_NAME
+from dovetail.plan.resolve import resolve_server
 from dovetail.server.api_keys import CLIENT_KEY, NO_KEYS, ClientKeys, client_keys
 from dovetail.server.connections import ConnectionLimits
 from dovetail.server.logs import logging_in_background, logs_json
@@ -57,6 +63,9 @@ from dovetail.server.telemetry import telemetry
 from dovetail.server.tls import tls_context
 from dovetail.tokens import Tokenizer
 
+if TYPE_CHECKING:
+    from dovetail.cli.several_models import ServedModels
+
 #: A thread that computes lets others run after so long (Python: 5 ms). A request goes from thread to thread many times,
 #: and an engine in this process lets go of the interpreter in every operation: each time both may wait for threads that
 #: prepare long requests. Three threads that compute took no more CPU time with this than with 5 ms.
@@ -67,24 +76,66 @@ _SECONDS_OF_A_DAY = 24 * 3600
 def run(arguments: argparse.Namespace) -> None:
     sys.setswitchinterval(_SWITCH_S)
     with interruptible(), contextlib.ExitStack() as stack:
-        plan = resolved(arguments)
+        file = None if arguments.models is None else models_file(arguments)
+        plan = resolved(arguments) if file is None else file.server
         console = Console(highlight=False, stderr=logs_json(plan))
         stack.enter_context(logging_in_background(json=logs_json(plan)))
-        check_servable(plan)
+        if file is None:
+            check_servable(plan)
         keys = client_keys(plan)
         if keys.store is not None:
             stack.callback(keys.store.close)
         options = server_options(plan)
         with listening(plan) as listener, listening_for_metrics(plan) as metrics:
             options = msgspec.structs.replace(options, metrics=metrics)
-            _introduce(plan, keys, console)
+            if file is not None:
+                asyncio.run(cancelled_by_signals(_serve_several(file, keys, listener, console, options)))
+                return
+            introduce(plan, console)
+            console.print()
+            _announce(plan, keys, console)
             if plan.value("engine") == "embedded":
                 loading = LoadingBar(console)
                 app, engine = embedded_app(plan, keys, loading)
-                serving = serve_app(app, engine, listener, console, loading, keys=keys, options=options, began=BEGAN)
+                serving = serve_app(
+                    app, engine, listener, console, loading, reloads=keys.reloads, options=options, began=BEGAN
+                )
                 asyncio.run(serving)
             else:
                 asyncio.run(cancelled_by_signals(_serve_external(plan, keys, listener, console, options)))
+
+
+def models_file(arguments: argparse.Namespace) -> ModelsFile:
+    """The file of models that the arguments name, with the plan of the server. Raises `PlanError`."""
+    if arguments.model is not None or arguments.demo is not None or arguments.recipe is not None:
+        raise PlanError("--models has the models: leave MODEL, --demo and --recipe out, or put them into its file")
+    options = {name: value for name, value in vars(arguments).items() if name in BY_NAME}
+    config = None if arguments.config is None else Path(arguments.config)
+    server = resolve_server(options, config=config)
+    file = Path(arguments.models)
+    return ModelsFile(file, read_models(file), server, options, config)
+
+
+def several_app(file: ModelsFile, keys: ClientKeys, console: Console) -> tuple[Starlette, ServedModels]:
+    """The gateway in front of the models of `file`, and what starts and stops them."""
+    from dovetail.cli.several_models import ServedModels
+
+    names = ", ".join(entry.name for entry in file.entries)
+    settings = Settings(served_model_name=names, **server_fields(file.server, keys))
+    memory = memory_of(settings)
+    models = Models(Metrics(tool_names=settings.metrics_tools))
+    served = ServedModels(file, models, settings, memory, console)
+    return app_of(models, settings, memory, telemetry(file.server), inspect_routes(settings, None)), served
+
+
+def _serve_several(
+    file: ModelsFile, keys: ClientKeys, listener: socket.socket, console: Console, options: ServerOptions
+) -> Coroutine[Any, Any, None]:
+    """Serve the models of `file`, which start while the server answers."""
+    app, served = several_app(file, keys, console)
+    _announce(file.server, keys, console)
+    reloads = [*keys.reloads, served.reload]
+    return serve_app(app, served, listener, console, served, reloads=reloads, options=options, began=BEGAN)
 
 
 def check_servable(plan: Plan) -> None:
@@ -114,25 +165,37 @@ def check_servable(plan: Plan) -> None:
 
 def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, tokenizer: Tokenizer) -> Starlette:
     """The gateway in front of `engine`, as the plan configures it."""
-    settings = Settings(
-        served_model_name=plan.value("served_model_name"),
-        aliases=_aliases(plan),
-        strict=plan.value("strict"),
-        no_repair=listed_kinds(plan.value("no_repair")),
-        on_malformed_call=plan.value("on_malformed_call"),
-        allow_silent=bool(plan.value("allow_silent")),
-        strict_max_tokens=bool(plan.value("strict_max_tokens")),
-        loops=plan.value("loops") or "report",
-        reasoning_budget=plan.value("reasoning_budget"),
-        fixed_sampling=_fixed_sampling(plan),
-        gate_override=plan.value("gate_override") is not False,
+    settings = Settings(**model_fields(plan), **server_fields(plan, keys))
+    return create_app(engine, fmt, tokenizer, settings, telemetry(plan), inspect_routes(settings, tokenizer))
+
+
+def model_fields(plan: Plan) -> dict[str, Any]:
+    """The plan's settings of the gateway that are the model's."""
+    return {
+        "served_model_name": plan.value("served_model_name"),
+        "aliases": _aliases(plan),
+        "strict": plan.value("strict"),
+        "no_repair": listed_kinds(plan.value("no_repair")),
+        "on_malformed_call": plan.value("on_malformed_call"),
+        "allow_silent": bool(plan.value("allow_silent")),
+        "strict_max_tokens": bool(plan.value("strict_max_tokens")),
+        "loops": plan.value("loops") or "report",
+        "reasoning_budget": plan.value("reasoning_budget"),
+        "fixed_sampling": _fixed_sampling(plan),
+        "gate_override": plan.value("gate_override") is not False,
+        "queue": queue_limits(plan),
+    }
+
+
+def server_fields(plan: Plan, keys: ClientKeys) -> dict[str, Any]:
+    """The plan's settings of the gateway that are the server's."""
+    return dict(
         api_key=keys.single,
         keys=keys.named,
         record_key=record_key(plan),
         allow_origins=tuple(filter(None, (plan.value("allow_origin") or "").split(","))),
         image_hosts=tuple(filter(None, (plan.value("image_urls") or "").split(","))),
         hosts=None if keys.needed else _own_names(plan),
-        queue=queue_limits(plan),
         **_request_limits(plan),
         salt_cache=plan.value("cache_salt") != "off",
         metrics_tools=bool(plan.value("metrics_tools")),
@@ -143,7 +206,6 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         memory_limits=file_limits(plan, "memory_store", MEMORY_LIMITS),
         recordings=recording_options(plan),
     )
-    return create_app(engine, fmt, tokenizer, settings, telemetry(plan), inspect_routes(settings, tokenizer))
 
 
 def _aliases(plan: Plan) -> tuple[str, ...]:
@@ -292,13 +354,13 @@ def _serve_external(
     engine = external_engine(plan, fmt, tokenizer, progress, console)
     app = gateway_app(plan, keys, engine, fmt, tokenizer)
     check = functools.partial(check_engine, plan, engine, fmt, tokenizer, console)
-    return serve_app(app, engine, listener, console, progress, check, keys=keys, options=options, began=BEGAN)
+    return serve_app(
+        app, engine, listener, console, progress, check, reloads=keys.reloads, options=options, began=BEGAN
+    )
 
 
-def _introduce(plan: Plan, keys: ClientKeys, console: Console) -> None:
-    """Print the plan, the server's URL, and a request to try."""
-    introduce(plan, console)
-    console.print()
+def _announce(plan: Plan, keys: ClientKeys, console: Console) -> None:
+    """Print the server's URL, and a request to try if the plan has a model."""
     host = plan.value("host")
     if not keys.needed and plan.value("uds") is None and not is_loopback(host):
         warning = (
@@ -317,7 +379,10 @@ def _introduce(plan: Plan, keys: ClientKeys, console: Console) -> None:
             console.print(Text(warning, PROBLEM))
     if plan.value("record") is not None and plan.value("uds") is None:  # no browser reaches a Unix socket
         console.print(Text.assemble("recordings at ", (f"{address_of(plan)}/inspect", "bold green")))
-    console.print(Text.assemble("serving ", (address_of(plan), "bold green"), "   try:"))
+    several = plan.value("target") is None
+    console.print(Text.assemble("serving ", (address_of(plan), "bold green"), "" if several else "   try:"))
+    if several:
+        return
     # Neither wrapped nor read as markup, so that it can be pasted.
     tools = shows_tools(plan_format(plan))  # without them in its prompts, the server refuses tools
     console.print(Text(curl(plan, tools=tools, key_variable=CLIENT_KEY if keys.needed else None)), soft_wrap=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from pathlib import Path
 
 from dovetail.gateway.limits.keys import Keyring
@@ -11,9 +9,6 @@ from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingOptions
 from dovetail.gateway.store.interface import DEFAULT_LIMITS, Store, StoreLimits
 from dovetail.gateway.turn.turn_request import TurnDefaults
-
-#: The longest name that an alias may stand for, in characters.
-_LONGEST_NAME = 256
 
 #: What memory keeps by default.
 MEMORY_LIMITS = StoreLimits(entries=500_000, age=7 * 24 * 3600)
@@ -66,17 +61,6 @@ class Settings(TurnDefaults, frozen=True, kw_only=True):
     memory_limits: StoreLimits = MEMORY_LIMITS
     recordings: RecordingOptions | None = None
 
-    def serves(self, name: str) -> bool:
-        """Whether the model is served under `name`."""
-        if name == self.served_model_name:
-            return True
-        return len(name) <= _LONGEST_NAME and any(_pattern(alias).fullmatch(name) for alias in self.aliases)
-
     def __repr__(self) -> str:
         # Without the keys, which the generated one would show in logs.
         return f"Settings(served_model_name={self.served_model_name!r}, strict={self.strict!r})"
-
-
-@functools.lru_cache
-def _pattern(alias: str) -> re.Pattern[str]:
-    return re.compile("(?s:.*)".join(map(re.escape, alias.split("*"))))

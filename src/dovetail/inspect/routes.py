@@ -61,8 +61,8 @@ _HEADERS = {
 }
 
 
-def inspect_routes(settings: Settings, tokenizer: Tokenizer) -> MoreRoutes:
-    """The routes of the page, if requests are recorded; else none. `tokenizer`: the served model's."""
+def inspect_routes(settings: Settings, tokenizer: Tokenizer | None) -> MoreRoutes:
+    """The routes of the page, if requests are recorded; else none. `tokenizer`: of the one model that is served."""
     if settings.recordings is None:
         return MoreRoutes()
     data = _Data(settings.recordings.folder, settings.served_model_name, tokenizer)
@@ -79,9 +79,11 @@ def inspect_routes(settings: Settings, tokenizer: Tokenizer) -> MoreRoutes:
 class _Data:
     """Handlers of the page's data. `model` is the name of the served model."""
 
-    def __init__(self, folder: Path, model: str, tokenizer: Tokenizer) -> None:
+    def __init__(self, folder: Path, model: str, tokenizer: Tokenizer | None) -> None:
         self._recordings = Recordings(folder)
-        recorded = RecordedTokenizer(model_digest("", tokenizer).hex(), tokenizer.vocab_size)
+        recorded = None
+        if tokenizer is not None:
+            recorded = RecordedTokenizer(model_digest("", tokenizer).hex(), tokenizer.vocab_size)
         self._server = {"model": model, "tokenizer": recorded, "version": dovetail.__version__}
         self._thread = ThreadPoolExecutor(1, "dovetail-inspect")
         self._waiting = 0

@@ -27,6 +27,7 @@ class Option(msgspec.Struct, frozen=True):
     hub id instead.
     `command_line`: the setting has a flag. `common`: `--help` shows it; `--help-all` shows every option.
     `repeats`: the flag may be given several times; commas join the values.
+    `of_server`: the setting is the server's, and the same for all models behind it.
     `validate`: raises `DovetailError` for values that the type cannot exclude.
     """
 
@@ -43,6 +44,7 @@ class Option(msgspec.Struct, frozen=True):
     command_line: bool = True
     common: bool = False
     repeats: bool = False
+    of_server: bool = False
     validate: Callable[[Any], object] | None = None
 
     @property

@@ -136,6 +136,7 @@ _drafting = functools.partial(Option, group="drafting")
 _engine = functools.partial(Option, group="engine")
 _machine = functools.partial(Option, group="machine")
 _serving = functools.partial(Option, group="serving", gateway=True)
+_server = functools.partial(_serving, of_server=True)
 
 OPTIONS: tuple[Option, ...] = (
     _what_runs(
@@ -682,52 +683,52 @@ OPTIONS: tuple[Option, ...] = (
         "what becomes of answers that repeat themselves, unless the request says otherwise. report: a defect. stop: "
         "they end. break: their reasoning ends, outside of it they do. off: nothing (default: report)",
     ),
-    _serving(
+    _server(
         "response_store",
         _Text | None,
         "file in which /v1/responses stores responses, or none (default: ~/.cache/dovetail/responses.db)",
         metavar="FILE",
         path="file",
     ),
-    _serving(
+    _server(
         "response_store_count",
         _Count | None,
         "the most responses that are stored; then the oldest go (default: 100000)",
         metavar="N",
     ),
-    _serving(
+    _server(
         "response_store_size",
         _Bytes | None,
         "the most bytes of stored responses; then the oldest go (default: 1 GiB)",
         metavar="BYTES",
     ),
-    _serving(
+    _server(
         "response_store_age", _Days | None, "days after which a stored response goes (default: 30)", metavar="DAYS"
     ),
-    _serving(
+    _server(
         "memory",
         bool | None,
         "keep the tokens of answers, and put them back into the history of clients that return no records (default: "
         "yes)",
     ),
-    _serving(
+    _server(
         "memory_store",
         _Text | None,
         "file in which the tokens of answers are kept, or none (default: ~/.cache/dovetail/memory.db)",
         metavar="FILE",
         path="file",
     ),
-    _serving(
+    _server(
         "memory_store_count", _Count | None, "the most answers kept; then the oldest go (default: 500000)", metavar="N"
     ),
-    _serving(
+    _server(
         "memory_store_size",
         _Bytes | None,
         "the most bytes of kept answers; then the oldest go (default: 1 GiB)",
         metavar="BYTES",
     ),
-    _serving("memory_store_age", _Days | None, "days after which a kept answer goes (default: 7)", metavar="DAYS"),
-    _serving(
+    _server("memory_store_age", _Days | None, "days after which a kept answer goes (default: 7)", metavar="DAYS"),
+    _server(
         "store",
         _Text | None,
         "server in which several gateways keep stored responses, memory and the use of keys: redis://HOST, "
@@ -735,40 +736,40 @@ OPTIONS: tuple[Option, ...] = (
         metavar="URL",
         validate=_validate_store,
     ),
-    _serving(
+    _server(
         "store_timeout",
         _Seconds | None,
         "seconds that a request waits for that server at most (default: 0.5)",
         metavar="SECONDS",
     ),
-    _serving(
+    _server(
         "record",
         _Text | None,
         "folder in which each request is recorded, texts included, for `dovetail explain` (default: none)",
         metavar="DIR",
         path="file",
     ),
-    _serving(
+    _server(
         "record_when",
         Literal["always", "requested"] | None,
         'which requests are recorded: all but those with "dovetail": {"recording": false}, or those with true '
         "(default: always)",
     ),
-    _serving("record_redact", bool | None, "record lengths in place of texts (default: no)"),
-    _serving("record_pictures", bool | None, "record the files of pictures too (default: no, their digests)"),
-    _serving(
+    _server("record_redact", bool | None, "record lengths in place of texts (default: no)"),
+    _server("record_pictures", bool | None, "record the files of pictures too (default: no, their digests)"),
+    _server(
         "record_count",
         _Count | None,
         "the most recordings in the folder; then the oldest go (default: 1000)",
         metavar="N",
     ),
-    _serving(
+    _server(
         "record_size",
         _Bytes | None,
         "the most bytes of recordings; then the oldest go (default: 1 GiB)",
         metavar="BYTES",
     ),
-    _serving("record_age", _Days | None, "days after which a recording goes (default: 7)", metavar="DAYS"),
+    _server("record_age", _Days | None, "days after which a recording goes (default: 7)", metavar="DAYS"),
     _serving(
         "served_model_name",
         _Text,
@@ -789,7 +790,7 @@ OPTIONS: tuple[Option, ...] = (
         bool | None,
         "serve the model under any name, because agents ask for several (default: no)",
     ),
-    _serving(
+    _server(
         "host",
         _Text,
         "address to listen on (default: 127.0.0.1)",
@@ -797,7 +798,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="HOST",
         common=True,
     ),
-    _serving(
+    _server(
         "port",
         Annotated[int, Meta(ge=1, le=65535)],
         "port to listen on (default: 8000)",
@@ -805,7 +806,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="PORT",
         common=True,
     ),
-    _serving(
+    _server(
         "api_key_file",
         _Text | None,
         "file with the key that clients must send",
@@ -814,14 +815,14 @@ OPTIONS: tuple[Option, ...] = (
         path="file",
         common=True,
     ),
-    _serving(
+    _server(
         "api_keys",
         _Text | None,
         "YAML file with named keys, each with limits of its own, read again on SIGHUP; `dovetail key new` makes keys",
         metavar="FILE",
         path="file",
     ),
-    _serving(
+    _server(
         "record_key_file",
         _Text | None,
         "file with the key that signs records of answers, the same for servers that share clients (default: a key "
@@ -829,7 +830,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="FILE",
         path="file",
     ),
-    _serving(
+    _server(
         "allow_origin",
         _Text | None,
         "origin whose web pages may call the server from a browser, such as https://app.example, or * (default: none)",
@@ -837,7 +838,7 @@ OPTIONS: tuple[Option, ...] = (
         repeats=True,
         validate=_validate_origins,
     ),
-    _serving(
+    _server(
         "image_urls",
         _Text | None,
         "host whose pictures are fetched for requests that name them by https URLs, such as images.example, or * for "
@@ -846,23 +847,23 @@ OPTIONS: tuple[Option, ...] = (
         repeats=True,
         validate=_validate_image_hosts,
     ),
-    _serving(
+    _server(
         "allow_host",
         _Text | None,
         "further name by which clients may call a server that listens on loopback and has no key, such as a proxy's",
         metavar="NAME",
         repeats=True,
     ),
-    _serving(
+    _server(
         "metrics_tools", bool | None, "show the names of clients' tools in /metrics, which needs no key (default: no)"
     ),
-    _serving(
+    _server(
         "log_format",
         Literal["plain", "json"] | None,
         "json: standard output has a JSON line for each request and each log record, and nothing else (default: plain, "
         "without lines for requests)",
     ),
-    _serving(
+    _server(
         "otlp_endpoint",
         _Text | None,
         "URL of an OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request, such as "
@@ -870,7 +871,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="URL",
         validate=_validate_collector,
     ),
-    _serving(
+    _server(
         "metrics_port",
         Annotated[int, Meta(ge=1, le=65535)] | None,
         "port for /metrics alone, on the same host; the port of the API has no such page then (default: none)",
@@ -889,79 +890,79 @@ OPTIONS: tuple[Option, ...] = (
         "seconds for which a request may wait for the engine (default: 600)",
         metavar="SECONDS",
     ),
-    _serving(
+    _server(
         "body_memory",
         Annotated[int, Meta(ge=1 << 23, le=1 << 50)] | None,
         "bytes of the bodies of all requests that are received or prepared at a time (default: 536870912)",
         metavar="BYTES",
     ),
-    _serving(
+    _server(
         "cache_salt",
         Literal["key", "off"] | None,
         "whose prompts share the engine's cache: key: of one key of --api-keys; off: of all (default: key)",
     ),
-    _serving(
+    _server(
         "max_messages",
         _Count | None,
         "messages that a request may have, with their parts, and tools (default: 10000)",
         metavar="N",
     ),
-    _serving(
+    _server(
         "max_connections",
         _Count | None,
         "the most connections at a time; one that waits makes room for a new one (default: 4096, or as many as the "
         "limit of open files allows)",
         metavar="N",
     ),
-    _serving(
+    _server(
         "header_timeout",
         _Seconds | None,
         "seconds in which the headers of a request must arrive (default: 60)",
         metavar="SECONDS",
     ),
-    _serving(
+    _server(
         "body_timeout",
         _Seconds | None,
         "seconds that may pass between two reads of a body (default: 60)",
         metavar="SECONDS",
     ),
-    _serving(
+    _server(
         "send_timeout",
         _Seconds | None,
         "seconds for which a client may not read its answer (default: 60)",
         metavar="SECONDS",
     ),
-    _serving(
+    _server(
         "keep_alive_timeout",
         _Seconds | None,
         "seconds for which a connection may wait for its next request (default: 75)",
         metavar="SECONDS",
     ),
-    _serving(
+    _server(
         "ssl_certfile",
         _Text | None,
         "PEM file with the server's certificate, and those up to its root: the server speaks HTTPS (default: HTTP)",
         metavar="FILE",
         path="file",
     ),
-    _serving(
+    _server(
         "ssl_keyfile",
         _Text | None,
         "PEM file with the private key of --ssl-certfile (default: it is in that file)",
         metavar="FILE",
         path="file",
     ),
-    _serving(
+    _server(
         "uds", _Text | None, "Unix socket to listen on, in place of --host and --port", metavar="PATH", path="file"
     ),
-    _serving(
+    _server(
         "uds_mode",
         _Text | None,
         "permissions of the Unix socket: who may write to it may connect (default: 600)",
         metavar="OCTAL",
         validate=_validate_mode,
     ),
-    _serving(
+    _server(
         "grace",
         _Seconds | None,
         "seconds that running answers have to end after SIGTERM or Ctrl-C (default: 30)",

@@ -25,10 +25,13 @@ from dovetail.plan.emit import extra_options
 from dovetail.plan.engines import chat_format
 from dovetail.plan.layers import Layer, Setting, merged, overlay, value
 from dovetail.plan.option import GROUPS
-from dovetail.plan.options import OPTIONS, validated
+from dovetail.plan.options import BY_NAME, OPTIONS, validated
 from dovetail.plan.outcome import Fit, Plan
 from dovetail.plan.recipe import DEMO
 from dovetail.plan.yaml_config import read_yaml
+
+#: The source of the settings of one of several models.
+SEVERAL = "file of models"
 
 
 class UserSettings(NamedTuple):
@@ -90,17 +93,21 @@ def resolve(
     config: Path | None = None,
     recipe: str | None = None,
     engine: str | None = None,
+    entry: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Make the plan for `model` with the settings `options`.
 
     `model`: a target or a drafter, as a folder or a hub id; None: the demo pair. `config`: a file with more settings.
     `recipe`: the name or the file of the only recipe to use, "none" for no recipe, None for all that match. `engine`:
-    the engine, if no layer sets one. Reads only small files, and downloads them for models on the hub.
+    the engine, if no layer sets one. `entry`: the settings of one of several models.
+    Reads only small files, and downloads them for models on the hub.
 
     Raises `PlanError` for settings that are unknown, out of range or cannot work together, and `CheckpointError` for a
     checkpoint that is missing, incomplete or unreadable.
     """
     layers, notes = read_user_settings(model, options, config)
+    if entry is not None:
+        layers.insert(0, Layer(SEVERAL, entry))
     checkpoints = CheckpointResolver(value(overlay(layers), "revision"))
     discovery = discover([with_drafter_as_drafter(layer, checkpoints) for layer in layers], checkpoints, recipe)
     advice = [*(Advice("note", "", note) for note in notes), *discovery.advice]
@@ -134,6 +141,32 @@ def resolve(
         folders=folders,
         reason=reason,
         compute=embedded.compute(settings) if chosen == "embedded" else None,
+    )
+
+
+def resolve_server(options: Mapping[str, Any], *, config: Path | None = None) -> Plan:
+    """Make the plan of a server whose models a file has: the settings of the server alone.
+
+    Raises `PlanError`, also for a setting of a model.
+    """
+    layers, notes = read_user_settings(None, options, config)
+    for source, values in layers:
+        for name in values:
+            if not BY_NAME[name].of_server:
+                raise PlanError(f"{source}: {name} belongs to a model: set it in the file that --models names")
+    nothing = defaults.fixed("", "vllm", None) | {"target": None}
+    settings = overlay([*layers, Layer("default", nothing)])
+    _check_values(settings)
+    return Plan(
+        settings={name: settings[name] for name in _ORDER},
+        variables={},
+        target=None,
+        drafter=None,
+        gpus=None,
+        fit=None,
+        recipes=(),
+        advice=tuple(Advice("note", "", note) for note in notes),
+        folders={},
     )
 
 
@@ -229,7 +262,7 @@ def _defaults(discovery: Discovery, folders: Mapping[str, str], engine: str, adv
     if engine == "embedded" and tokens is not None and tokens.value:
         values["gate"] = "measured"
         # The user's number is a limit. A drafter's or a recipe's number is not: it is from another machine.
-        if not tokens.source.startswith(("command line", "config file")) and value(settings, "gate") != "off":
+        if not tokens.source.startswith(("command line", "config file", SEVERAL)) and value(settings, "gate") != "off":
             values["max_draft_tokens"] = embedded.DRAFT_TOKENS
     if discovery.target is not None and values.get("gate") != "measured":
         values["speculate_below_context"] = pairing.trained_limit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,8 @@ from dovetail.errors import PlanError
 from dovetail.gateway.limits.keys import Keyring
 from dovetail.gateway.store.interface import Store
 from dovetail.plan import Plan
-from dovetail.server.key_file import read_keys, reloaded_on_hangup
+from dovetail.server.hangup import Reload
+from dovetail.server.key_file import read_keys, reload_keys
 from dovetail.server.shared_store import shared_store
 
 #: The environment variable with the key of the server's clients, for a server without a file of its key.
@@ -35,11 +36,10 @@ class ClientKeys(NamedTuple):
         """Whether clients need a key."""
         return self.single is not None or self.named is not None
 
-    def reloaded(self) -> AbstractAsyncContextManager[None]:
-        """Within this context, SIGHUP reads the named keys again."""
-        if self.named is None or self.file is None:
-            return nullcontext()
-        return reloaded_on_hangup(self.named, self.file)
+    @property
+    def reloads(self) -> list[Reload]:
+        """What reads the named keys again."""
+        return [] if self.named is None or self.file is None else [partial(reload_keys, self.named, self.file)]
 
 
 NO_KEYS = ClientKeys()
@@ -65,8 +65,11 @@ def client_key(plan: Plan) -> str | None:
 def read_key(plan: Plan, setting: str) -> str | None:
     """The key in the file that the setting names; None if it names no file. Raises `PlanError`."""
     path = plan.value(setting)
-    if path is None:
-        return None
+    return None if path is None else key_in(path, setting)
+
+
+def key_in(path: str, setting: str) -> str:
+    """The key in the file that `setting` names. Raises `PlanError`."""
     try:
         key = Path(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:

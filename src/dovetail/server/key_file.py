@@ -15,9 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,29 +101,12 @@ def _key(name: str, value: Any) -> ApiKey:
     return ApiKey(name=name, digest=bytes.fromhex(match[1]), limits=entry.limits, scope=entry.scope)
 
 
-@asynccontextmanager
-async def reloaded_on_hangup(keyring: Keyring, file: Path) -> AsyncIterator[None]:
-    """Read `file` into `keyring` at each SIGHUP. A file with errors changes nothing and is one line in the log."""
-    hangup = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    earlier = signal.getsignal(signal.SIGHUP)  # under nohup it is ignored
-    loop.add_signal_handler(signal.SIGHUP, hangup.set)
-    task = asyncio.create_task(_reload(keyring, file, hangup))
+async def reload_keys(keyring: Keyring, file: Path) -> None:
+    """Read `file` into `keyring` again. A file with errors changes nothing and is one line in the log."""
     try:
-        yield
-    finally:
-        task.cancel()
-        loop.remove_signal_handler(signal.SIGHUP)
-        signal.signal(signal.SIGHUP, earlier)
-
-
-async def _reload(keyring: Keyring, file: Path, hangup: asyncio.Event) -> None:
-    while await hangup.wait():
-        hangup.clear()
-        try:
-            keys = await asyncio.to_thread(read_keys, file)
-        except PlanError as error:
-            _LOG.error("the API keys stay as they were: %s", error.message)
-        else:
-            keyring.replace(keys)
-            _LOG.warning("%d API keys were read again from %s", len(keys), file)
+        keys = await asyncio.to_thread(read_keys, file)
+    except PlanError as error:
+        _LOG.error("the API keys stay as they were: %s", error.message)
+    else:
+        keyring.replace(keys)
+        _LOG.warning("%d API keys were read again from %s", len(keys), file)

@@ -11,9 +11,9 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import uvicorn
@@ -21,13 +21,12 @@ from rich.console import Console
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from dovetail.completion import Engine
 from dovetail.errors import EngineError, PlanError
 from dovetail.gateway.limits.queue import Draining
 from dovetail.plan import Plan
 from dovetail.server import unix_socket
-from dovetail.server.api_keys import ClientKeys
 from dovetail.server.connections import ConnectionLimits, Connections
+from dovetail.server.hangup import Reload, reloaded_on_hangup
 
 #: Connections that wait to be accepted, as in nginx.
 _BACKLOG = 511
@@ -138,26 +137,35 @@ def _remove_signal_handlers() -> None:
         asyncio.get_running_loop().remove_signal_handler(number)
 
 
+class Stopped(Protocol):
+    """An engine, or several."""
+
+    async def stop(self) -> None:
+        """End what runs, each with an error."""
+
+
 async def serve_app(
     app: Starlette,
-    engine: Engine,
+    engine: Stopped,
     listener: socket.socket,
     console: Console,
     loading: contextlib.AbstractContextManager[object],
     check: Callable[[], Awaitable[None]] | None = None,
     *,
-    keys: ClientKeys,
+    reloads: Sequence[Reload],
     options: ServerOptions,
     began: float,
 ) -> None:
-    """Start the engine and answer requests until a signal. `began`: when the command did, by `time.perf_counter`.
+    """Start the engine and answer requests until a signal. SIGHUP calls `reloads`.
+
+    `began`: when the command did, by `time.perf_counter`.
 
     `loading` is entered while the engine starts. `check` runs when it has started, before the server is ready. Raises
     the engine's error if the engine gives up for good.
     """
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(_remove_signal_handlers)
-        await stack.enter_async_context(keys.reloaded())
+        await stack.enter_async_context(reloaded_on_hangup(reloads))
         with loading:
             # Entered here and not by uvicorn, which would report an engine that cannot start as a traceback.
             await stack.enter_async_context(app.router.lifespan_context(app))
@@ -199,7 +207,7 @@ class GracefulServer(uvicorn.Server):
     kill the engine.
     """
 
-    def __init__(self, app: ASGIApp, engine: Engine, draining: Draining, options: ServerOptions) -> None:
+    def __init__(self, app: ASGIApp, engine: Stopped, draining: Draining, options: ServerOptions) -> None:
         super().__init__(_uvicorn_config(app, options.connections, options.tls))
         self._engine = engine
         self._draining = draining

@@ -72,8 +72,6 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def _places(self, pieces: Sequence[str]) -> list[str]:
         """Each text between the secret names of the control tokens beside it, if these may change its ids."""
-        if self._context_free:
-            return super()._places(pieces)
         places = []
         before = ""
         for text, literal in zip_longest(pieces[::2], pieces[1::2], fillvalue=""):

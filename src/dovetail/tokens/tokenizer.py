@@ -31,12 +31,15 @@ class Tokenizer(ABC):
     @abstractmethod
     def _bytes(self, token: int) -> bytes: ...
 
+    #: Whether a text has the same ids beside any control tokens.
+    _context_free = True
+
     def _places(self, pieces: Sequence[str]) -> list[str]:
         """The argument of `_encode_place` for each text of a prompt's pieces, which is also its key in the cache.
 
-        A tokenizer that encodes a text differently beside some control tokens adds these to the text.
+        A tokenizer that is not context-free adds the control tokens beside a text to it.
         """
-        return list(pieces[::2])
+        raise NotImplementedError
 
     def _encode_place(self, place: str) -> list[int]:
         return self._encode(place)
@@ -91,7 +94,8 @@ class Tokenizer(ABC):
         spans = {i: piece.ids for i, piece in enumerate(pieces[::2]) if isinstance(piece, TokenSpan)}
         if spans:
             pieces = ["" if isinstance(piece, TokenSpan) else piece for piece in pieces]
-        texts = self._id_cache.ids(self._places(pieces), functools.partial(_checked, self._encode_place))
+        places = list(pieces[::2]) if self._context_free else self._places(pieces)
+        texts = self._id_cache.ids(places, functools.partial(_checked, self._encode_place))
         if spans:
             texts = [spans.get(i, text) for i, text in enumerate(texts)]
         ids: list[int] = []

@@ -16,12 +16,12 @@ import pytest
 import dovetail
 from dovetail.backends.remote import Server, Vocabulary
 from dovetail.backends.remote.dialect import Limits
-from dovetail.backends.remote.errors import ServerLost
+from dovetail.backends.remote.errors import NotThere, ServerLost
 from dovetail.backends.remote.llama_cpp import LlamaCpp
 from dovetail.backends.remote.sglang import SGLang
 from dovetail.backends.remote.vllm import VLLM
 from dovetail.completion import Sampling, TokenBatch, TokenLogprob
-from dovetail.errors import ContextExceeded, DovetailError, EngineBusy, EngineError, InvalidRequest
+from dovetail.errors import ContextExceeded, DovetailError, EngineBusy, EngineError, InvalidRequest, UnknownModel
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar
 from tests.backends.remote.fake import (
     EOS,
@@ -437,7 +437,7 @@ def test_log_probabilities_that_are_none_are_an_error(logprobs: object) -> None:
         (400, "Grammar error: no such rule", InvalidRequest, "no such rule"),
         (422, "temperature must be less", InvalidRequest, "temperature"),
         (401, "Unauthorized", EngineError, "does not accept the API key.*--engine-api-key-file"),
-        (404, "The model `x` does not exist.", EngineError, "does not exist"),
+        (404, "The model `x` does not exist.", NotThere, "does not exist"),
         (429, "Too many requests", EngineBusy, "Too many requests"),
         (503, "Loading model", EngineBusy, "Loading model"),
         (500, "Internal server error", EngineError, "HTTP status 500: Internal"),
@@ -461,6 +461,24 @@ def test_a_status_has_its_error(status: int, body: str, kind: type[DovetailError
                 await server.close()
 
         run(main)
+
+
+def test_an_adapter_is_the_model_of_a_request() -> None:
+    """One that is not loaded is an error of the client, who may have its name from another server."""
+
+    async def main() -> None:
+        async with Fake() as fake:
+            server = fake.server()
+            await server.open()
+            assert server.info.adapters
+            await whole(server, completion(adapter="sql"))
+            assert fake.received[-1]["model"] == "sql"
+            fake.pages["/v1/completions"] = (404, b'{"error": {"message": "The model `sql` does not exist."}}')
+            with pytest.raises(UnknownModel, match="'sql' is not loaded in its engine now"):
+                await whole(server, completion(adapter="sql"))
+            await server.close()
+
+    run(main)
 
 
 def test_a_connection_that_breaks_loses_the_server() -> None:

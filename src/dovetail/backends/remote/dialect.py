@@ -80,6 +80,8 @@ class Dialect(Protocol):
     salts_cache: ClassVar[bool]
     #: Whether the server takes requests with a priority.
     priorities: ClassVar[bool]
+    #: Whether the server may have LoRA adapters, which are models of their own there.
+    adapters: ClassVar[bool]
     #: Whether the server may read the text of a prompt with pictures again, in place of its ids (`sglang_pictures`).
     rereads: ClassVar[bool]
 

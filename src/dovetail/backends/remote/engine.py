@@ -108,6 +108,7 @@ class RemoteEngine:
             salts_cache=all(info.salts_cache for info in infos),
             pictures=all(info.pictures for info in infos),
             priorities=all(info.priorities for info in infos),
+            adapters=all(info.adapters for info in infos),
         )
         self._some_up.set()
         for server in servers:

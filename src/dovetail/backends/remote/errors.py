@@ -79,6 +79,10 @@ class NoServer(EngineUnavailable):
     """No server was up for as long as a request may wait for one."""
 
 
+class NotThere(EngineError):
+    """The server has no such model, or no such page."""
+
+
 class ErrorBody(msgspec.Struct, frozen=True):
     """The error object of all three engines, as far as they agree."""
 
@@ -112,7 +116,7 @@ def refusal(server: str, status: int, body: bytes | str, retry_after: str | None
     if status == 504:
         return EngineTimeout(f"{server} is a proxy whose engine did not answer in time: {reason}")
     if status == 404:
-        return EngineError(f"{server} does not serve this model, or is not an engine that Dovetail knows: {reason}")
+        return NotThere(f"{server} does not serve this model, or is not an engine that Dovetail knows: {reason}")
     return EngineError(f"{server} failed with HTTP status {status}: {reason}")
 
 

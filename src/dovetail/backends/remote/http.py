@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import io
 import socket
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -145,9 +146,25 @@ class Http:
         except (aiohttp.ClientError, OSError) as error:
             raise _lost(self._name, error) from error
 
+    async def pass_on(
+        self, path: str, data: bytes, content_type: str, healthy: Callable[[], Awaitable[bool]]
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """POST `data` as it is. Returns the status, the headers and the whole answer. Raises `ServerLost`."""
+        self._check_open()
+        try:
+            # A large body is sent in parts, between which the event loop does other things.
+            async with self._post(path, io.BytesIO(data), healthy, {"Content-Type": content_type}) as response:
+                return response.status, response.headers, await self._whole(response, _ANSWER_BYTES)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _lost(self._name, error) from error
+
     @asynccontextmanager
     async def _post(
-        self, path: str, data: bytes, healthy: Callable[[], Awaitable[bool]], headers: Mapping[str, str]
+        self,
+        path: str,
+        data: bytes | io.BytesIO,
+        healthy: Callable[[], Awaitable[bool]],
+        headers: Mapping[str, str],
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         # Some servers send the status with the first token only, so this may wait for a whole prompt.
         request = asyncio.ensure_future(
@@ -190,12 +207,12 @@ class Http:
     def _headers(self) -> Mapping[str, str]:
         return {} if self.keeps else {"Connection": "close"}
 
-    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _whole(self, response: aiohttp.ClientResponse, most: int = _PAGE_BYTES) -> bytes:
         read = bytearray()
         async for chunk in response.content.iter_any():
             read += chunk
-            if len(read) > _PAGE_BYTES:
-                raise EngineError(f"{self._name}{response.url.path} is larger than {_PAGE_BYTES} bytes")
+            if len(read) > most:
+                raise EngineError(f"{self._name}{response.url.path} is larger than {most} bytes")
         return bytes(read)
 
     def _check_open(self) -> None:

@@ -46,6 +46,7 @@ class LlamaCpp:
     delays_ends: ClassVar[bool] = False
     salts_cache: ClassVar[bool] = False
     priorities: ClassVar[bool] = False
+    adapters: ClassVar[bool] = False
     rereads: ClassVar[bool] = False
     table: ClassVar[Table] = {
         "running": Counted("llamacpp:requests_processing"),

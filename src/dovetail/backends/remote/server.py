@@ -13,7 +13,7 @@ import msgspec
 
 from dovetail.backends.remote.counters import translated
 from dovetail.backends.remote.dialect import Dialect, Drafts, Limits, Models, Reader
-from dovetail.backends.remote.errors import UNREADABLE, ServerLost, refusal
+from dovetail.backends.remote.errors import UNREADABLE, NotThere, ServerLost, refusal
 from dovetail.backends.remote.http import Http, Turns, split_address
 from dovetail.backends.remote.least_tokens import in_requests
 from dovetail.backends.remote.llama_cpp import LlamaCpp
@@ -22,7 +22,7 @@ from dovetail.backends.remote.sglang_pictures import after_a_look
 from dovetail.backends.remote.vllm import VLLM
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch, total
-from dovetail.errors import DovetailError, EngineBusy, EngineError, EngineTimeout, InvalidRequest
+from dovetail.errors import DovetailError, EngineBusy, EngineError, EngineTimeout, InvalidRequest, UnknownModel
 
 _log = logging.getLogger(__name__)
 
@@ -167,6 +167,7 @@ class Server:
             salts_cache=self._dialect is not None and self._dialect.salts_cache,
             pictures=limits.pictures,
             priorities=self._dialect is not None and self._dialect.priorities,
+            adapters=self._dialect is not None and self._dialect.adapters,
         )
 
     @property
@@ -302,6 +303,10 @@ class Server:
                             raise read.error
                         finally:
                             del read  # as in `_feed`
+        except NotThere as error:
+            if not completion.adapter:
+                raise
+            raise UnknownModel(f"{completion.adapter!r:.80} is not loaded in its engine now", param="model") from error
         finally:
             self.running -= 1
         raise ServerLost(f"{self.name} ended its answer before the last token")

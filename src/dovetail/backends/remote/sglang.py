@@ -44,6 +44,7 @@ class SGLang:
     delays_ends: ClassVar[bool] = True
     salts_cache: ClassVar[bool] = True
     priorities: ClassVar[bool] = True
+    adapters: ClassVar[bool] = False
     rereads: ClassVar[bool] = True
     # SGLang has no counter of draft tokens; `Server` adds up those that the answers report.
     table: ClassVar[Table] = {

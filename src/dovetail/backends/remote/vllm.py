@@ -66,6 +66,7 @@ class VLLM:
     delays_ends: ClassVar[bool] = True
     salts_cache: ClassVar[bool] = True
     priorities: ClassVar[bool] = True
+    adapters: ClassVar[bool] = True
     rereads: ClassVar[bool] = False
     table: ClassVar[Table] = {
         "running": Counted("vllm:num_requests_running"),
@@ -111,7 +112,7 @@ class VLLM:
     ) -> Mapping[str, object]:
         sampling = completion.sampling
         body: dict[str, object] = {
-            "model": limits.model,
+            "model": completion.adapter or limits.model,
             "prompt": completion.prompt,
             "max_tokens": completion.max_tokens,
             "stream": True,

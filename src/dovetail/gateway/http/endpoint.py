@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 
 from dovetail.completion import Picture
 from dovetail.errors import ContextExceeded, InvalidRequest
-from dovetail.gateway.http.errors import unknown_model
 from dovetail.gateway.http.picture_fetch import PictureFetcher
 from dovetail.gateway.http.response import (
     ResponseStream,
@@ -30,10 +29,10 @@ from dovetail.gateway.http.response import (
 from dovetail.gateway.limits.bodies import Bodies, Body, check_count, salt_and_session
 from dovetail.gateway.limits.keys import Account, limited, metered, salted
 from dovetail.gateway.limits.queue import Admission, Draining, FairThreads
+from dovetail.gateway.models import Model, Models, Served
 from dovetail.gateway.observe.capture import Captures
-from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Api, RequestReport
-from dovetail.gateway.records.memory import Tenant, owner_named, owner_of
+from dovetail.gateway.records.memory import Memory, Tenant, owner_named, owner_of
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.picture_files import undecodable
@@ -42,6 +41,9 @@ from dovetail.gateway.turn.turn import Observer, PreparedTurn, Rendered
 from dovetail.gateway.turn.turn_request import TurnRequest
 
 _LOG = logging.getLogger("dovetail.gateway")
+
+#: The size of a body that is searched for the name of its model on the event loop: 0.1 ms.
+_QUICK_BYTES = 1 << 17
 
 T = TypeVar("T")
 
@@ -53,17 +55,16 @@ class Serving(NamedTuple):
     no turn. `remembering` has the thread that keeps answers, which may have to wait for the disk.
     """
 
-    runner: TurnRunner
+    models: Models
     settings: Settings
-    metrics: Metrics
     bodies: Bodies
     draining: Draining
-    admission: Admission
     preparing: FairThreads
     querying: FairThreads
     captures: Captures | None
     pictures: PictureFetcher
     remembering: Executor
+    memory: Memory | None = None
 
 
 class Exchange(Protocol):
@@ -86,29 +87,47 @@ class Exchange(Protocol):
         """Do that work. Runs in a thread, when all `steps` are there and before the last of them is translated."""
 
 
+#: Makes something of a request's body, given the account of its key and the model.
+Read = Callable[[bytes, Account | None, TurnRunner], T]
+
+
+def plain(read: Callable[[bytes, Account | None], T]) -> Read[T]:
+    """`read`, which needs to know nothing of the model."""
+    return lambda body, account, _: read(body, account)
+
+
+def seeing(read: Callable[..., T]) -> Read[T]:
+    """`read`, which learns at the first picture whether the model sees any."""
+    return lambda body, account, runner: read(body, account, sees=lambda: runner.sees)
+
+
 class Endpoint:
     """The endpoint of one API, as an ASGI app.
 
     An ASGI app and not a Starlette handler, because it watches `receive` for the client's disconnect while it works.
-    `read` makes an exchange of a request's body, given the account of its key, or raises `InvalidRequest`. Metrics
-    count it under the name `api`.
+    `read` makes an exchange of a request's body, given the account of its key and the model, or raises
+    `InvalidRequest`. Metrics count it under the name `api`.
     """
 
-    def __init__(self, read: Callable[[bytes, Account | None], Exchange], serving: Serving, api: Api) -> None:
+    def __init__(self, read: Read[Exchange], serving: Serving, api: Api) -> None:
         self._read = read
         self._api: Api = api
         self._serving = serving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         serving, report = self._serving, scope["report"]
-        observers: list[Observer] = [serving.metrics.request(self._api, report)]
+        counted = serving.models.metrics.request(self._api, report)
+        observers: list[Observer] = [counted]
         try:
             serving.draining.check()
             async with serving.bodies.read(Request(scope, receive)) as body:
                 captures = serving.captures
                 if captures is not None and (capture := await captures.begin(body.data, report)) is not None:
                     observers.append(capture)
-                await while_connected(receive, self._answer(body, send, observers, scope))
+                served = await named_model(serving, body, account_of(scope))
+                counted.count_in(served.metrics)
+                with served.in_use():
+                    await while_connected(receive, self._answer(served, body, send, observers, scope))
         except BaseException as error:
             _end(observers, error)
             if not isinstance(error, ClientDisconnect):
@@ -116,18 +135,20 @@ class Endpoint:
         else:
             _end(observers, None)
 
-    async def _answer(self, body: Body, send: Send, observers: Sequence[Observer], scope: Scope) -> None:
-        report, account = scope["report"], account_of(scope)
-        prepare = functools.partial(self._prepare, body, report, account)
+    async def _answer(
+        self, served: Served, body: Body, send: Send, observers: Sequence[Observer], scope: Scope
+    ) -> None:
+        report, account, model = scope["report"], account_of(scope), served.model
+        prepare = functools.partial(self._prepare, served, model, body, report, account)
         try:
             exchange, turn = await _in_turn(self._serving.preparing, scope, prepare)
             if turn is None:
                 exchange.turn_request = await self._serving.pictures.fetched(exchange.turn_request)
-                prepare_turn = functools.partial(self._turn, exchange, report, account)
+                prepare_turn = functools.partial(self._turn, model, exchange, report, account)
                 turn = await _in_turn(self._serving.preparing, scope, prepare_turn)
         except ContextExceeded as error:
             if account is not None:
-                account.use(min(error.prompt, self._serving.runner.context))
+                account.use(min(error.prompt, model.runner.context))
             raise
         pictures = turn.request.picture_bytes
         body.release(body.size + pictures if pictures else 0)  # the engine and the exchange have them until the end
@@ -140,10 +161,11 @@ class Endpoint:
             if exchange.streams
             else whole(exchange.whole, turn, send)
         )
-        await self._run(exchange, turn, response, observers, scope)
+        await self._run(model, exchange, turn, response, observers, scope)
 
     async def _run(
         self,
+        model: Model,
         exchange: Exchange,
         turn: PreparedTurn,
         response: AbstractAsyncContextManager[SendStep],
@@ -159,10 +181,10 @@ class Endpoint:
             send_step = await stack.enter_async_context(response)
             if (account := account_of(scope)) is not None:
                 observers = [*observers, await stack.enter_async_context(metered(turn, account))]
-            await stack.enter_async_context(self._admitted(turn, client_of(scope)))
+            await stack.enter_async_context(self._admitted(model.admission, turn, client_of(scope)))
             for observer in observers:
                 observer.admitted()
-            steps = await stack.enter_async_context(aclosing(self._serving.runner.steps(turn)))
+            steps = await stack.enter_async_context(aclosing(model.runner.steps(turn)))
             step = await self._first(turn, steps)
             while True:
                 for observer in observers:
@@ -171,7 +193,7 @@ class Endpoint:
                 if concludes:
                     steps_taken.append(step)
                     if not running:
-                        await self._conclude(exchange, turn, steps_taken)
+                        await self._conclude(model.runner, exchange, turn, steps_taken)
                 await send_step(step)
                 if not running:
                     return
@@ -190,60 +212,68 @@ class Endpoint:
                 raise
             raise damaged from error
 
-    async def _conclude(self, exchange: Exchange, turn: PreparedTurn, steps: Sequence[Step]) -> None:
+    async def _conclude(
+        self, runner: TurnRunner, exchange: Exchange, turn: PreparedTurn, steps: Sequence[Step]
+    ) -> None:
         """Do what takes long at the end of an answer: the exchange's own work, and what the server remembers."""
         if turn.request.place is not None or turn.sent is not None:
-            remember = functools.partial(self._serving.runner.remember, turn, steps)
+            remember = functools.partial(runner.remember, turn, steps)
             await asyncio.get_running_loop().run_in_executor(self._serving.remembering, remember)
         if exchange.concludes:
             await asyncio.to_thread(exchange.conclude, turn, steps)
 
     @asynccontextmanager
-    async def _admitted(self, turn: PreparedTurn, client: str) -> AsyncIterator[None]:
+    async def _admitted(self, admission: Admission, turn: PreparedTurn, client: str) -> AsyncIterator[None]:
         """A place in the engine. Raises `EngineBusy` if there is none in time, or the server ends."""
         draining = self._serving.draining
         draining.check()
-        places = self._serving.admission.admitted(client, len(turn.choices), turn.prompt_tokens)
+        places = admission.admitted(client, len(turn.choices), turn.prompt_tokens)
         async with AsyncExitStack() as stack:
             await draining.first(stack.enter_async_context(places))
             yield
 
     def _prepare(
-        self, body: Body, report: RequestReport, account: Account | None
+        self, served: Served, model: Model, body: Body, report: RequestReport, account: Account | None
     ) -> tuple[Exchange, PreparedTurn | None]:
         """The exchange and its turn; no turn yet if pictures have to be fetched first."""
-        exchange = self._exchange(body.take(), report, account)
+        exchange = self._exchange(served, model.runner, body.take(), report, account)
         if exchange.turn_request.has_remote_pictures:
             return exchange, None
-        return exchange, self._turn(exchange, report, account)
+        return exchange, self._turn(model, exchange, report, account)
 
-    def _exchange(self, body: bytes, report: RequestReport, account: Account | None) -> Exchange:
+    def _exchange(
+        self, served: Served, runner: TurnRunner, body: bytes, report: RequestReport, account: Account | None
+    ) -> Exchange:
         check_count(body, self._serving.settings.max_messages)
-        exchange = self._read(body, account)
-        report.model, report.streams = exchange.model, exchange.streams
-        check_model(exchange.model, self._serving.settings, account)
+        exchange = self._read(body, account, runner)
+        name = report.model = exchange.model
+        report.streams = exchange.streams
+        self._serving.models.check(served, name, account)
         salt, session = salt_and_session(body)
         settings = self._serving.settings
         tenant = None if settings.memory is None else tenant_of(settings, account, salt)
-        request = replace(exchange.turn_request, session=report.session or session, tenant=tenant)
-        exchange.turn_request = self._salted(request, salt, account)
+        adapter = name if name in served.names.adapters else ""
+        request = replace(exchange.turn_request, session=report.session or session, tenant=tenant, adapter=adapter)
+        exchange.turn_request = self._salted(runner, request, salt, account)
         return exchange
 
-    def _salted(self, request: TurnRequest, salt: str | None, account: Account | None) -> TurnRequest:
+    def _salted(
+        self, runner: TurnRunner, request: TurnRequest, salt: str | None, account: Account | None
+    ) -> TurnRequest:
         """`request` with the salt for the prompts that the engine caches, as far as the engine has such salts."""
-        if not self._serving.runner.salts_cache:
+        if not runner.salts_cache:
             return request if salt is None else replace(request, omitted=(*request.omitted, "cache_salt"))
         name = account.name if account is not None and self._serving.settings.salt_cache else None
         return request if name is salt is None else replace(request, cache_salt=salted(name, salt))
 
-    def _turn(self, exchange: Exchange, report: RequestReport, account: Account | None) -> PreparedTurn:
+    def _turn(self, model: Model, exchange: Exchange, report: RequestReport, account: Account | None) -> PreparedTurn:
         request, captures = exchange.turn_request, self._serving.captures
         if captures is None and request.extension.recording:
             message = "dovetail.recording is true, but this server records nothing: it needs `serve --record DIR`"
             raise InvalidRequest(message, param="dovetail.recording")
         recorded = captures is not None and captures.wants(request.extension.recording)
         request = request if account is None else limited(request, account.limits)
-        return self._serving.runner.prepare(request, report.trace, recorded=recorded)
+        return model.runner.prepare(request, report.trace, recorded=recorded)
 
 
 def _end(observers: Sequence[Observer], error: BaseException | None) -> None:
@@ -271,40 +301,40 @@ class Query(Protocol):
 class QueryEndpoint:
     """An endpoint for one kind of query, as an ASGI app.
 
-    `read` makes a query of a request's body, given the account of its key, or raises `InvalidRequest`.
+    `read` makes a query of a request's body, given the account of its key and the model, or raises `InvalidRequest`.
     """
 
-    def __init__(self, read: Callable[[bytes, Account | None], Query], serving: Serving) -> None:
+    def __init__(self, read: Read[Query], serving: Serving) -> None:
         self._read = read
         self._serving = serving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientDisconnect):
             async with self._serving.bodies.read(Request(scope, receive)) as body:
-                await while_connected(receive, self._answer(body, send, scope))
+                served = await named_model(self._serving, body, account_of(scope))
+                with served.in_use():
+                    await while_connected(receive, self._answer(served, body, send, scope))
 
-    async def _answer(self, body: Body, send: Send, scope: Scope) -> None:
-        answer = functools.partial(self._reply, body, account_of(scope))
+    async def _answer(self, served: Served, body: Body, send: Send, scope: Scope) -> None:
+        answer = functools.partial(self._reply, served, served.model.runner, body, account_of(scope))
         reply = await _in_turn(self._serving.querying, scope, answer)
         body.release()
         report = rendered_headers(reply.rendered) if reply.rendered else []
         await send_json(reply.body, report, send)
 
-    def _reply(self, body: Body, account: Account | None) -> Reply:
+    def _reply(self, served: Served, runner: TurnRunner, body: Body, account: Account | None) -> Reply:
         data, settings = body.take(), self._serving.settings
         check_count(data, settings.max_messages)
-        query = self._read(data, account)
-        check_model(query.model or settings.served_model_name, settings, account)
-        return query.reply(self._serving.runner, tenant_of(settings, account, salt_and_session(data)[0]))
+        query = self._read(data, account, runner)
+        self._serving.models.check(served, query.model or served.names.name, account)
+        return query.reply(runner, tenant_of(settings, account, salt_and_session(data)[0]))
 
 
-def check_model(name: str, settings: Settings, account: Account | None) -> None:
-    """Raise `UnknownModel` for a name under which no model is served, and `Forbidden` if the key may not use it."""
-    served = settings.served_model_name
-    if name != served and not settings.serves(name):
-        raise unknown_model(name, served)
-    if account is not None and not account.allows(name):
-        account.check_model(served)
+async def named_model(serving: Serving, body: Body, account: Account | None) -> Served:
+    """The model that a request names. Raises `UnknownModel` and `InvalidRequest`."""
+    if body.size < _QUICK_BYTES:
+        return serving.models.of_json(body.data, account)
+    return await asyncio.to_thread(serving.models.of_json, body.data, account)
 
 
 def account_of(scope: Scope) -> Account | None:

@@ -19,7 +19,6 @@ from dovetail.errors import (
     EngineError,
     EngineTimeout,
     EngineUnavailable,
-    UnknownModel,
 )
 
 #: The seconds after which a client should try again, for errors that do not know better.
@@ -121,11 +120,6 @@ def public_error(error: Exception, request_id: str) -> DovetailError:
     if isinstance(error, EngineError):
         return EngineError(f"the engine failed; {where}")
     return DovetailError(f"internal error; {where}")
-
-
-def unknown_model(name: str, served: str) -> UnknownModel:
-    """The error for a request that names another model than `served`."""
-    return UnknownModel(f"the model {name!r:.80} is not served here; {served!r} is", param="model")
 
 
 async def http_error(request: Request, error: Exception) -> Response:

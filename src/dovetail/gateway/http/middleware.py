@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dovetail.errors import DovetailError, EngineBusy, Forbidden, ForeignHost, RateLimited, Unauthorized
 from dovetail.gateway.http.endpoint import account_of
 from dovetail.gateway.http.errors import error_response, public_error
-from dovetail.gateway.http.pages import OPEN_PATHS
 from dovetail.gateway.limits.keys import Account, Keyring, limit_headers
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import RequestReport, Telemetry
@@ -30,6 +29,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 MESSAGES_PATH = "/v1/messages"
 #: The page for which a file of keys may have keys of its own.
 METRICS_PATH = "/metrics"
+#: The pages that need no API key: they show no prompt and no answer.
+_OPEN_PATHS = frozenset(("/", "/health", METRICS_PATH, "/ping", "/ready", "/version"))
 #: Keys of one request that are looked at. A client sends one, in up to three headers.
 _MOST_KEYS = 8
 
@@ -55,7 +56,7 @@ class RequestMiddleware:
         scope["path"] = scope["path"].rstrip("/") or "/"
         scope["anthropic"] = anthropic = in_messages_api(scope["path"])
         # Pages that probes and scrapers read all day are not traced.
-        traced = scope["path"] not in OPEN_PATHS
+        traced = not is_open(scope["path"])
         report = self._report(scope, traced=traced)
         scope["report"], scope["request_id"] = report, report.id
         request_id = report.id
@@ -102,6 +103,11 @@ class RequestMiddleware:
         )
 
 
+def is_open(path: str) -> bool:
+    """Whether the page needs no API key."""
+    return path in _OPEN_PATHS or path.startswith("/ready/")
+
+
 def in_messages_api(path: str) -> bool:
     """Whether `path` belongs to Anthropic's Messages API."""
     return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
@@ -113,7 +119,7 @@ def _log(error: Exception, request_id: str, account: Account | None) -> None:
         _LOG.error("request %s failed", request, exc_info=error)
     elif isinstance(error, EngineBusy | RateLimited):  # there are many at once, and the metrics count them
         _LOG.debug("request %s: %s", request, error.message)
-    elif error.status >= 500:
+    elif error.status >= 500 and error.stage != "request":
         _LOG.error("request %s: %s error: %s", request, error.stage, error.message)
 
 
@@ -144,7 +150,7 @@ def _host_name(header: str) -> str:
 
 
 class ApiKeyMiddleware:
-    """Raises `Unauthorized` for a request without a key, except to `open_paths`; holds named keys to their limits.
+    """Raises `Unauthorized` for a request without a key, except to `open_paths` and open pages. Limits named keys.
 
     Clients send the key as `Authorization: Bearer KEY` (OpenAI's), `x-api-key: KEY` (Anthropic's) or `api-key: KEY`
     (Azure's). It is never logged. `key` opens everything but /metrics where that has keys of its own. With a key of
@@ -166,7 +172,8 @@ class ApiKeyMiddleware:
             await self._app(scope, receive, send)
 
     def _is_closed(self, path: str) -> bool:
-        return path not in self._open_paths or (path == METRICS_PATH and self._keyring.guards_metrics)
+        closed = not is_open(path) and path not in self._open_paths
+        return closed or (path == METRICS_PATH and self._keyring.guards_metrics)
 
     def _account(self, scope: Scope) -> Account | None:
         """The account of the request's key; None for the key without a name. Raises `Unauthorized` and `Forbidden`."""

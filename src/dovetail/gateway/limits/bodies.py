@@ -79,15 +79,19 @@ class Bodies:
         self._arriving: dict[Body, None] = {}
 
     @asynccontextmanager
-    async def read(self, request: Request) -> AsyncIterator[Body]:
-        """The whole body of a request that declares it as JSON; released at the end, if it was not before.
+    async def read(
+        self, request: Request, media_type: str = "application/json", most: int | None = None
+    ) -> AsyncIterator[Body]:
+        """The whole body of a request that declares it as `media_type`; released at the end, if it was not before.
+
+        `most`: its limit in bytes; None: as for all bodies.
 
         Raises `WrongMediaType`; `PayloadTooLarge` for a body that is too large, without reading on; `EngineBusy` if
         there is no room; and `ClientDisconnect`.
         """
-        _check_media_type(request.headers.get("content-type", ""))
+        _check_media_type(request.headers.get("content-type", ""), media_type)
         declared = request.headers.get("content-length", "")
-        limit = max(self._each, self._with_pictures())
+        limit = max(self._each, self._with_pictures()) if most is None else most
         _check_size(int(declared) if declared.isdecimal() else 0, limit)
         body = Body(self)
         self._arriving[body] = None
@@ -96,7 +100,7 @@ class Bodies:
                 await body.receive(request, limit)
             finally:
                 self._arriving.pop(body, None)
-            if body.size > self._each:
+            if most is None and body.size > self._each:
                 _check_size(await asyncio.to_thread(_without_pictures, body.data), self._each)
             yield body
         finally:
@@ -211,10 +215,10 @@ def _without_pictures(data: bytes) -> int:
     return len(data) - sum(len(match[1]) for match in _PICTURE.finditer(data))
 
 
-def _check_media_type(declared: str) -> None:
+def _check_media_type(declared: str, needed: str) -> None:
     # A web page of another origin may send any other type without asking, and so make a browser start work here.
-    if declared.partition(";")[0].strip().lower() != "application/json":
-        raise WrongMediaType(f"send the body as `Content-Type: application/json`, not as {declared or 'no type'!r:.80}")
+    if declared.partition(";")[0].strip().lower() != needed:
+        raise WrongMediaType(f"send the body as `Content-Type: {needed}`, not as {declared or 'no type'!r:.80}")
 
 
 def _check_size(size: int, limit: int) -> None:

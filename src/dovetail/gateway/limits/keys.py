@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from dovetail.errors import Forbidden, InvalidRequest, RateLimited
+from dovetail.errors import InvalidRequest, RateLimited
 from dovetail.gateway.limits.meters import Charge, Clock, KeyUse, Limit, SharedKeyUse, new_lease
 from dovetail.gateway.store.interface import Store
 from dovetail.gateway.turn.output import Step
@@ -107,11 +107,6 @@ class Account:
     def allows(self, model: str) -> bool:
         """Whether the key may use `model`."""
         return self.limits.models is None or model in self.limits.models
-
-    def check_model(self, model: str) -> None:
-        """Raise `Forbidden` if the key may not use `model`."""
-        if not self.allows(model):
-            raise Forbidden(f"the key {self.name!r} may not use the model {model!r:.80}", param="model")
 
     def meters(self) -> list[tuple[str, int, int, float]]:
         """Each limit a minute that the key has: its unit, the limit, what remains, and seconds until all remains."""

@@ -127,15 +127,12 @@ class Capture(Observer):
 
 
 class Captures:
-    """Captures every request, or those that ask for it. `tokenizer` spells the tokens of recordings. Raises `OSError`
-    without a folder."""
+    """Captures every request, or those that ask for it. Raises `OSError` without a folder."""
 
-    def __init__(self, options: RecordingOptions, tokenizer: Tokenizer) -> None:
+    def __init__(self, options: RecordingOptions) -> None:
         self._folder = RecordingFolder(options.folder, options.limits)
         self._options = options
         self._bodies = CapturedBodies()
-        self._tokenizer = tokenizer
-        self._recorded_tokenizer = RecordedTokenizer(model_digest("", tokenizer).hex(), tokenizer.vocab_size)
 
     async def begin(self, body: bytes, report: RequestReport) -> Capture | None:
         """The capture of the request with this body; None if nothing is written any more."""
@@ -173,15 +170,19 @@ class Captures:
         try:
             if captured.turn is None and self._options.when != "always" and not captured.body.asks_for_recording:
                 return None
-            recording = recording_of(captured, name, self._tokenizer)
+            recording = recording_of(captured, name)
         finally:
             captured.release()
-        recording = msgspec.structs.replace(recording, tokenizer=self._recorded_tokenizer)
         recording = redacted(recording) if self._options.redact else recording
         return encode(recording, min(MOST_BYTES, self._folder.most_bytes))
 
 
-def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recording:
+@functools.lru_cache(maxsize=16)
+def _recorded_tokenizer(tokenizer: Tokenizer) -> RecordedTokenizer:
+    return RecordedTokenizer(model_digest("", tokenizer).hex(), tokenizer.vocab_size)
+
+
+def recording_of(captured: Captured, name: str) -> Recording:
     """The recording of `captured`, whose answer has the id `name`."""
     report, turn = captured.report, captured.turn
     body = captured.body.data if captured.body.data is None else without_pictures(captured.body.data)
@@ -191,7 +192,7 @@ def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recordi
     if captured.steps_left_out:
         left_out.append(f"{captured.steps_left_out} steps")
     budget = MaskBudget(_MOST_MASKS, _MASKS_S)
-    steps = tuple(_steps(captured, tokenizer, budget))
+    steps = () if turn is None else tuple(_steps(captured, turn, budget))
     if budget.exceeded:
         left_out.append("what the grammar allowed at later tokens")
     events = _events(captured)
@@ -205,8 +206,8 @@ def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recordi
         request=NOTHING if body is None else _json(body),
         repairs=() if turn is None else tuple(_repairs(turn)),
         options=None if turn is None else _options(turn),
-        prompt=None if turn is None else _prompt(turn, tokenizer),
-        grammar=None if turn is None else _grammar(turn, tokenizer),
+        prompt=None if turn is None else _prompt(turn),
+        grammar=None if turn is None else _grammar(turn),
         steps=steps,
         events=joined(events[min(events)]) if events else (),
         message=messages[0] if messages else None,
@@ -218,7 +219,8 @@ def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recordi
         format=None if turn is None else turn.language.format.name,
         pictures=tuple(picture.recorded for picture in captured.pictures),
         prefix=None if turn is None else turn.prefix,
-        lanes=None if turn is None else _lanes(turn, tokenizer),
+        lanes=None if turn is None else _lanes(turn),
+        tokenizer=None if turn is None else _recorded_tokenizer(turn.tokenizer),
     )
 
 
@@ -267,8 +269,8 @@ def _options(turn: PreparedTurn) -> RecordedOptions:
     )
 
 
-def _prompt(turn: PreparedTurn, tokenizer: Tokenizer) -> RecordedPrompt:
-    segments = tuple(_segments(turn.prompt, tokenizer))
+def _prompt(turn: PreparedTurn) -> RecordedPrompt:
+    segments = tuple(_segments(turn.prompt, turn.tokenizer))
     return RecordedPrompt(len(turn.prompt), turn.language.left_open, segments, turn.prompt)
 
 
@@ -292,10 +294,10 @@ def _text_segment(ids: Sequence[int], tokenizer: Tokenizer) -> PromptSegment:
     return PromptSegment(text, False, len(ids))
 
 
-def _lanes(turn: PreparedTurn, tokenizer: Tokenizer) -> RecordedLanes | None:
+def _lanes(turn: PreparedTurn) -> RecordedLanes | None:
     if turn.prefix is None or turn.prefix.cause is None or turn.sent is None:
         return None
-    at, left = turn.prefix.kept, turn.sent.left
+    tokenizer, at, left = turn.tokenizer, turn.prefix.kept, turn.sent.left
     shared = turn.prompt[max(0, at - _MOST_SHARED) : at]
     lanes = []
     for behind in (left, turn.prompt[at : at + len(left)]):
@@ -304,18 +306,19 @@ def _lanes(turn: PreparedTurn, tokenizer: Tokenizer) -> RecordedLanes | None:
     return RecordedLanes(lanes[0][: len(shared)], *(lane[len(shared) :] for lane in lanes))
 
 
-def _grammar(turn: PreparedTurn, tokenizer: Tokenizer) -> str | None:
+def _grammar(turn: PreparedTurn) -> str | None:
     grammar, constraint = turn.grammar, turn.constraint
     if isinstance(constraint, Matcher | Guarded):
         return _clean(constraint.lark)  # it was written for the library already
-    return None if grammar is None else _clean(grammar.lark(tokenizer.control))
+    return None if grammar is None else _clean(grammar.lark(turn.tokenizer.control))
 
 
-def _steps(captured: Captured, tokenizer: Tokenizer, budget: MaskBudget) -> Iterator[RecordedStep]:
+def _steps(captured: Captured, turn: PreparedTurn, budget: MaskBudget) -> Iterator[RecordedStep]:
+    tokenizer = turn.tokenizer
     detokenizers: dict[int, Detokenizer] = {}
     replays: dict[int, GrammarReplay] = {}
     # Without all tokens, the grammar cannot be taken through them.
-    constraint = None if captured.turn is None or captured.steps_left_out else captured.turn.constraint
+    constraint = None if captured.steps_left_out else turn.constraint
     for at, step in captured.steps:
         detokenizer = detokenizers.setdefault(step.choice, Detokenizer(tokenizer))
         accepted = min(step.accepted, len(step.ids))

@@ -49,17 +49,57 @@ _TURN_COUNTERS = {
 
 
 class Metrics:
-    """The metrics of one app, in their own registry. `model`: its name. `tool_names`: show the names of tools."""
+    """The metrics of one app, and of its models, whose label `model` is their name. `tool_names`: show the names of
+    tools."""
 
-    def __init__(
-        self, engine_gauges: Callable[[], Iterable[MetricSample]], *, model: str = "", tool_names: bool = False
-    ) -> None:
-        self._model = model
+    def __init__(self, *, tool_names: bool = False) -> None:
+        self._tool_names = tool_names
+        self._registry = CollectorRegistry()
+        self._models: dict[str, ModelMetrics] = {}
+        responses = "HTTP responses on every path"
+        self._responses = Counter("dovetail_http_responses", responses, ["status"], registry=self._registry)
+        self._registry.register(self)
+
+    def of(self, model: str, engine_gauges: Callable[[], Iterable[MetricSample]]) -> ModelMetrics:
+        """The metrics of a model, which go on if it is removed and comes again. `engine_gauges`: its engine's."""
+        if model not in self._models:
+            self._models[model] = ModelMetrics(engine_gauges, tool_names=self._tool_names)
+        return self._models[model]
+
+    def collect(self) -> Iterable[Metric]:
+        """What the models count, with their names."""
+        families: dict[str, Metric] = {}
+        for model, metrics in [*self._models.items()]:
+            for family in metrics.collect():
+                all_models = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                labelled = (each._replace(labels={**each.labels, "model": model}) for each in family.samples)
+                all_models.samples.extend(labelled)
+        return families.values()
+
+    def register(self, collector: Collector) -> None:
+        """Show what `collector` collects, too."""
+        self._registry.register(collector)
+
+    def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
+        """Show what `read` returns when /metrics is requested."""
+        Gauge(f"dovetail_{name}", help, registry=self._registry).set_function(read)
+
+    def response(self, status: int) -> None:
+        """Count an HTTP response."""
+        self._responses.labels(str(status)).inc()
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class ModelMetrics:
+    """The metrics of one model, in their own registry."""
+
+    def __init__(self, engine_gauges: Callable[[], Iterable[MetricSample]], *, tool_names: bool = False) -> None:
         self._tool_names = tool_names
         self._registry = registry = CollectorRegistry()
         registry.register(EngineGauges(engine_gauges))
-        responses = "HTTP responses on every path"
-        self._responses = Counter("dovetail_http_responses", responses, ["status"], registry=registry)
         outcomes = "Requests for an answer, by API and by how they ended"
         self._requests = Counter("dovetail_requests", outcomes, ["api", "outcome"], registry=registry)
         for api, outcome in itertools.product(APIS, OUTCOMES):  # at 0, so that a rate has something to begin with
@@ -76,8 +116,8 @@ class Metrics:
             ["kind"],
             registry=registry,
         )
-        guarded = "Answers that would have ended without a word (silent) or were ended in a loop, by model and guard"
-        self._guards = Counter("dovetail_guards", guarded, ["model", "guard"], registry=registry)
+        guarded = "Answers that would have ended without a word (silent) or were ended in a loop, by guard"
+        self._guards = Counter("dovetail_guards", guarded, ["guard"], registry=registry)
         calls = (
             "Finished calls, by tool (other: unknown tools; declared: any tool of the request, or with --metrics-tools "
             f"the names of the first {_MOST_TOOLS}) and by fault"
@@ -93,17 +133,13 @@ class Metrics:
         self._registry.register(histograms)
         return histograms
 
-    def register(self, collector: Collector) -> None:
-        """Show what `collector` collects, too."""
-        self._registry.register(collector)
+    def collect(self) -> Iterable[Metric]:
+        """All of them."""
+        return self._registry.collect()
 
     def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
         """Show what `read` returns when /metrics is requested."""
         Gauge(f"dovetail_{name}", help, registry=self._registry).set_function(read)
-
-    def response(self, status: int) -> None:
-        """Count an HTTP response."""
-        self._responses.labels(str(status)).inc()
 
     def request(self, api: Api, report: RequestReport) -> RequestMetrics:
         """The metrics of one request for an answer, which goes on into `report`."""
@@ -116,10 +152,6 @@ class Metrics:
         if name is not None and len(self._tools) < _MOST_TOOLS:
             self._tools.add(name)
         return name if name is not None and name in self._tools else "other"
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
 
 
 class _Totals:
@@ -156,20 +188,24 @@ def _count(report: RequestReport, name: str) -> int:
 class RequestMetrics(Observer):
     """Counts one request for an answer while it runs, in its report and in the metrics."""
 
-    def __init__(self, metrics: Metrics, api: Api, report: RequestReport) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: ModelMetrics, api: Api, report: RequestReport) -> None:
         self._report = report
         self._api: Api = api
         report.api = api
-        self._first, self._gap = metrics._first[api], metrics._gap[api]
         self._last: dict[int, float] = {}  # choice -> time of its last step with tokens
         self._finish: FinishReason = "stop"
-        metrics._totals.begin(report)
+        self.count_in(metrics)
+
+    def count_in(self, metrics: ModelMetrics) -> None:
+        """Count the request, which has not begun to run, as one of another model."""
+        self._metrics = metrics
+        self._first, self._gap = metrics._first[self._api], metrics._gap[self._api]
 
     def prepared(self, turn: PreparedTurn) -> None:
         """Count a turn that is ready to run."""
         report, request = self._report, turn.request
         report.prepared = time.perf_counter()
+        self._metrics._totals.begin(report)
         report.prompt_tokens = turn.prompt_tokens
         report.response_id, report.sampling = turn.id, request.sampling
         report.max_tokens, report.choices = turn.max_tokens, len(turn.choices)
@@ -200,7 +236,7 @@ class RequestMetrics(Observer):
         if step.events or step.calls:
             self._events(step)
         for guard in step.guards:
-            self._metrics._guards.labels(self._metrics._model, guard).inc()
+            self._metrics._guards.labels(guard).inc()
         if step.finish is not None:
             self._finished_choice(step)
 

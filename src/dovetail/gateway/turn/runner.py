@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
@@ -29,7 +30,7 @@ from dovetail.gateway.records.answers import (
     recorded_answers,
     spelling,
 )
-from dovetail.gateway.records.memory import Memory, Tenant
+from dovetail.gateway.records.memory import Memory
 from dovetail.gateway.records.record import Sealer, model_digest, picture_numbers
 from dovetail.gateway.store.interface import StoreError
 from dovetail.gateway.turn.continuation import Continuation
@@ -68,6 +69,9 @@ _LEAST_ROOM = 4
 #: The most prompt tokens of a request that get log probabilities, unless the context is longer: each takes about 1 KB.
 _MOST_SCORED = 65_536
 
+
+#: Several models may begin at a time, and what libraries build at the first use may not be built by two threads.
+_WARMING = threading.Lock()
 
 #: The words by which LiteLLM and LangChain know that a prompt is too long.
 _MAXIMUM = "This model's maximum context length is {} tokens"
@@ -108,10 +112,6 @@ class TurnRunner:
         """Whether prompts may have pictures: the format has a place for them, and the engine takes them."""
         return self._place is not None and self._engine.info.pictures
 
-    def if_it_sees(self, size: int) -> int:
-        """`size` if prompts may have pictures, else 0."""
-        return size if self.sees else 0
-
     @functools.cached_property
     def _place(self) -> int | None:
         """The token that stands for a picture."""
@@ -119,8 +119,9 @@ class TurnRunner:
 
     def warm_up(self) -> None:
         """Build the grammar library's view of the vocabulary: about a second for 160,000 tokens."""
-        matcher.compile(Grammar(FreeText()), self._tokenizer, sorted(self._end_ids))
-        _ = self._tokenizer.longest_token, self._sealer
+        with _WARMING:
+            matcher.compile(Grammar(FreeText()), self._tokenizer, sorted(self._end_ids))
+            _ = self._tokenizer.longest_token, self._sealer
 
     def prepare(self, request: TurnRequest, trace: Trace | None = None, *, recorded: bool = False) -> PreparedTurn:
         """Everything before the engine. Takes milliseconds; raises `InvalidRequest` or `RenderError`.
@@ -209,11 +210,6 @@ class TurnRunner:
                 with suppress(StoreError):  # the file has logged it
                     model = self._sealer.model
                     self._memory.keep(made.record, made.shown, made.calls, tenant, model, place, turn.id)
-
-    def forget(self, answer: str, tenant: Tenant) -> None:
-        """Delete what is remembered of the response with the name `answer`. Raises `StoreError`."""
-        if self._memory is not None:
-            self._memory.forget(answer, tenant)
 
     def _has_room(self, request: TurnRequest) -> bool:
         """Whether `request` leaves a quarter of the context for the answer, or what the answer may have at most."""

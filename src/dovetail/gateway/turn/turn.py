@@ -77,6 +77,7 @@ def completion_of(
         cache_salt=request.cache_salt,
         session=session_of(request),
         priority=request.priority,
+        adapter=request.adapter,
         request_id=request.id if choice == 0 else f"{request.id}-{choice}",
         trace_context=request.trace.context,
         pictures=pictures,

@@ -173,7 +173,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     number of the last ones. `omitted` lists the fields of the client's request that were left out. The response reports
     all of that in headers.
     With `fit_reasoning_effort`, a `reasoning_effort` that the model does not know becomes the nearest one.
-    `cache_salt`, `priority`: see `Completion`. `session`: the client's name for the conversation, "" for none.
+    `cache_salt`, `priority`, `adapter`: see `Completion`. `session`: the client's name for the conversation ("": none).
     `signed`: reasoning of the history with its signatures, which are checked. `trace` times the stages of the turn.
     `pictures`: a part of a message with the type "image" has the `number` of one.
     `remedies`: what was changed so that the prompt begins with the last one.
@@ -210,6 +210,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     session: str = ""
     priority: int = 0
+    adapter: str = ""
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ export async function showRequest(main, name, signal) {
   const server = await get("server", signal);
   const choices = [...new Set(recording.steps.map((/** @type {{choice: number}} */ step) => step.choice))].sort((a, b) => a - b);
   const answer = element("div", { class: "answer" });
-  fill(main, head(recording), foreign(recording, server.tokenizer.digest), verdictElement(verdict), element("div", { class: "columns" },
+  fill(main, head(recording), foreign(recording, server.tokenizer?.digest), verdictElement(verdict), element("div", { class: "columns" },
     element("div", { class: "wide" }, repairs(recording), prefixLanes(recording), prompt(recording), pictures(recording.pictures ?? []), chooser(choices, (choice) => show(choice)), answer),
     element("aside", { "aria-label": "Message" }, element("h2", {}, "Message"), ...messages(recording))),
     ...more(recording, request));
@@ -49,9 +49,9 @@ function head(recording) {
     element("p", { class: "facts" }, ...facts.filter(Boolean).map((fact) => element("span", {}, inLine(fact)))));
 }
 
-/** A note on a recording of another model. @param {Recording} recording @param {string} digest the served tokenizer's */
+/** A note on a recording of another model. @param {Recording} recording @param {string | undefined} digest the served tokenizer's, if there is one model */
 function foreign(recording, digest) {
-  if (!recording.tokenizer || recording.tokenizer.digest === digest) return null;
+  if (!recording.tokenizer || !digest || recording.tokenizer.digest === digest) return null;
   return element("p", { class: "note" }, "Recorded with another tokenizer than that of the served model: its token ids mean other texts here.");
 }
 

@@ -20,10 +20,20 @@ from dovetail.gateway.apis.responses import history
 from dovetail.gateway.apis.responses.exchange import CompactExchange, ResponsesExchange, refused
 from dovetail.gateway.apis.responses.request import InputTokensRequest
 from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
-from dovetail.gateway.http.endpoint import Endpoint, Exchange, QueryEndpoint, Reply, Serving, account_of, tenant_of
+from dovetail.gateway.http.endpoint import (
+    Endpoint,
+    Exchange,
+    QueryEndpoint,
+    Read,
+    Reply,
+    Serving,
+    account_of,
+    tenant_of,
+)
 from dovetail.gateway.http.response import EVENT_STREAM_HEADERS
 from dovetail.gateway.limits.bodies import Body
 from dovetail.gateway.limits.keys import Account
+from dovetail.gateway.models import Model, Served
 from dovetail.gateway.observe.request_report import RequestReport
 from dovetail.gateway.records.memory import Tenant, owner_named, owner_of
 from dovetail.gateway.records.sealed_text import SealedText
@@ -48,11 +58,11 @@ def responses_routes(serving: Serving) -> list[Route]:
 
     def made(
         exchange: Callable[..., T],
-    ) -> Callable[[bytes, Account | None], T]:
-        def make(body: bytes, account: Account | None) -> T:
+    ) -> Read[T]:
+        def make(body: bytes, account: Account | None, runner: TurnRunner) -> T:
             summaries = SealedText(settings.record_key, tenant_of(settings, account).owner)
-            size = max(settings.max_body_bytes, serving.runner.if_it_sees(settings.picture_body_bytes))
-            return exchange(body, store_of(store, account), size, summaries, sees=lambda: serving.runner.sees)
+            size = max(settings.max_body_bytes, settings.picture_body_bytes if runner.sees else 0)
+            return exchange(body, store_of(store, account), size, summaries, sees=lambda: runner.sees)
 
         return make
 
@@ -83,27 +93,34 @@ class ResponsesEndpoint(Endpoint):
     """
 
     def __init__(
-        self, read: Callable[[bytes, Account | None], ResponsesExchange], writing: Executor, serving: Serving
+        self,
+        read: Read[ResponsesExchange],
+        writing: Executor,
+        serving: Serving,
     ) -> None:
         self._writing = writing
         super().__init__(read, serving, "responses")
 
-    def _turn(self, exchange: Exchange, report: RequestReport, account: Account | None) -> PreparedTurn:
+    def _turn(self, model: Model, exchange: Exchange, report: RequestReport, account: Account | None) -> PreparedTurn:
         try:
-            return super()._turn(exchange, report, account)
+            return super()._turn(model, exchange, report, account)
         except ContextExceeded as error:
             if isinstance(exchange, ResponsesExchange) and exchange.streams:
                 raise _RefusedInStream(exchange, error) from error
             raise
 
-    async def _conclude(self, exchange: Exchange, turn: PreparedTurn, steps: Sequence[Step]) -> None:
-        await super()._conclude(exchange, turn, steps)
+    async def _conclude(
+        self, runner: TurnRunner, exchange: Exchange, turn: PreparedTurn, steps: Sequence[Step]
+    ) -> None:
+        await super()._conclude(runner, exchange, turn, steps)
         if isinstance(exchange, ResponsesExchange) and exchange.stores:
             await asyncio.get_running_loop().run_in_executor(self._writing, exchange.store, turn, steps)
 
-    async def _answer(self, body: Body, send: Send, observers: Sequence[Observer], scope: Scope) -> None:
+    async def _answer(
+        self, served: Served, body: Body, send: Send, observers: Sequence[Observer], scope: Scope
+    ) -> None:
         try:
-            await super()._answer(body, send, observers, scope)
+            await super()._answer(served, body, send, observers, scope)
         except _RefusedInStream as refusal:
             await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
             await send({"type": "http.response.body", "body": refused(refusal.exchange, refusal.error)})
@@ -155,9 +172,9 @@ class StoredResponses:
         try:
             store = store_of(self._store, account_of(request.scope))
             deleted = store is not None and await loop.run_in_executor(self._writing, store.delete, name)
-            if deleted:
+            if deleted and (memory := self._serving.memory) is not None:
                 tenant = tenant_of(self._serving.settings, account_of(request.scope))
-                await loop.run_in_executor(self._serving.remembering, self._serving.runner.forget, name, tenant)
+                await loop.run_in_executor(self._serving.remembering, memory.forget, name, tenant)
         except StoreError as error:
             raise StoreUnavailable("the response cannot be deleted now; try again later") from error
         if not deleted:
