@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from dovetail.plan.emit import emitted
+from dovetail.plan.models_file import read_models
 from tests.deploy import custom_resources
 from tests.plan.emit_plans import DRAFTING, RECIPES, settings_of
 from tests.plan.test_emit_helm import CHART, IMAGE
@@ -47,6 +48,15 @@ SETS: dict[str, dict[str, Any]] = {
         },
     },
 }
+SEVERAL = {
+    "models": {
+        "qwen": {"target": "Qwen/Qwen3-8B", "engine": ["http://a-vllm:8000", "dns://b:8000"], "aliases": ["claude-*"]},
+        "bge": {"engine": "http://c:8000", "passes": ["embeddings"]},
+    },
+    "gateway": {"keySecret": "keys", "autoscaling": {"enabled": True}},
+    "vllm": {"image": ""},
+}
+SETS["several models"] = SEVERAL
 NEW: dict[str, dict[str, Any]] = {
     "images": {"model": {"name": "/model", "image": IMAGE}, "drafter": {"image": IMAGE}},
 }
@@ -155,6 +165,7 @@ def test_lint(name: str, tmp_path: Path) -> None:
     [
         ({"vllm": {"image": "vllm/vllm-openai:latest"}}, "/vllm/image"),
         ({"vllm": {"image": ""}}, "/vllm/image"),
+        ({"models": {"a": {"target": "x/y"}}}, "missing property 'engine'"),
         ({"vllm": {"nodes": 0}}, "/vllm/nodes"),
         ({"vllm": {"args": [1]}}, "/vllm/args/0"),
         ({"vllm": {"gpu": 8}}, "additional properties 'gpu' not allowed"),
@@ -187,6 +198,23 @@ def test_a_pod_drains_before_it_ends(tmp_path: Path) -> None:
     words = pod["containers"][0]["args"]
     assert words[words.index("--grace") + 1] == "90" and pod["terminationGracePeriodSeconds"] == 105
     assert pod["containers"][0]["startupProbe"]["exec"]["command"] == ["python3", "-m", "dovetail.client.probe"]
+
+
+@needs_tools
+def test_the_file_of_several_models_is_one_that_serve_reads(tmp_path: Path) -> None:
+    documents = rendered(SEVERAL, "1.37", tmp_path)
+    assert not [each for each in documents if each["metadata"]["name"] == "m-vllm"]
+    file = tmp_path / "models.yaml"
+    file.write_text(next(each["data"]["models.yaml"] for each in documents if each["kind"] == "ConfigMap"))
+    assert [(entry.name, entry.settings["engine"]) for entry in read_models(file)] == [
+        ("bge", "http://c:8000"),
+        ("qwen", "http://a-vllm:8000,dns://b:8000"),
+    ]
+    gateway = next(each for each in documents if each["kind"] == "Deployment")
+    assert gateway["spec"]["template"]["spec"]["containers"][0]["args"][:2] == [
+        "--models",
+        "/etc/dovetail-models/models.yaml",
+    ]
 
 
 @needs_tools
