@@ -16,9 +16,10 @@ from dovetail.errors import EngineError
 from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
+from dovetail.gateway.http.middleware import Telemetry
 from dovetail.gateway.limits.keys import ApiKey, KeyLimits, Keyring, digest_of
 from dovetail.gateway.limits.queue import QueueLimits
-from dovetail.gateway.observe.request_report import APIS, Telemetry
+from dovetail.gateway.observe.request_report import APIS
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 

@@ -22,7 +22,8 @@ from dovetail.errors import EngineBusy, EngineError
 from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.observe.request_report import APIS, Telemetry
+from dovetail.gateway.http.middleware import Telemetry
+from dovetail.gateway.observe.request_report import APIS
 from dovetail.gateway.observe.spans import SpanTracer
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of

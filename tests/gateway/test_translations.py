@@ -15,14 +15,13 @@ from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.apis.chat import ChatCompletion
 from dovetail.gateway.http.endpoint import Endpoint, Serving
-from dovetail.gateway.http.middleware import RequestMiddleware
+from dovetail.gateway.http.middleware import RequestMiddleware, Telemetry
 from dovetail.gateway.http.picture_fetch import PictureFetcher
 from dovetail.gateway.limits.bodies import Bodies
 from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.limits.queue import Draining, FairThreads
 from dovetail.gateway.models import Model, Models, Names
 from dovetail.gateway.observe.metrics import Metrics
-from dovetail.gateway.observe.request_report import Telemetry
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, turn_request

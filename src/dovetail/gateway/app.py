@@ -24,7 +24,14 @@ from dovetail.gateway.apis.responses.endpoint import responses_routes
 from dovetail.gateway.apis.tokens import ChatRender, Detokenize, Tokenize
 from dovetail.gateway.http.endpoint import Endpoint, QueryEndpoint, Serving, plain, seeing
 from dovetail.gateway.http.errors import http_error
-from dovetail.gateway.http.middleware import MESSAGES_PATH, ApiKeyMiddleware, HostMiddleware, RequestMiddleware, cors
+from dovetail.gateway.http.middleware import (
+    MESSAGES_PATH,
+    ApiKeyMiddleware,
+    HostMiddleware,
+    RequestMiddleware,
+    Telemetry,
+    cors,
+)
 from dovetail.gateway.http.pages import Pages
 from dovetail.gateway.http.picture_fetch import PictureFetcher
 from dovetail.gateway.limits.bodies import Bodies
@@ -33,7 +40,6 @@ from dovetail.gateway.limits.queue import Draining, FairThreads
 from dovetail.gateway.models import Model, Models, Names
 from dovetail.gateway.observe.capture import Captures
 from dovetail.gateway.observe.metrics import Metrics
-from dovetail.gateway.observe.request_report import Telemetry
 from dovetail.gateway.records.memory import Memory
 from dovetail.gateway.settings import Settings
 from dovetail.tokens import Tokenizer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dovetail import __version__
 from dovetail.errors import PlanError
-from dovetail.gateway.observe.request_report import Telemetry
+from dovetail.gateway.http.middleware import Telemetry
 from dovetail.plan import Plan
 from dovetail.server.logs import logs_json, write_access_line
 

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind
 from dovetail.backends.remote import RemoteEngine, Server, Vocabulary
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.observe.request_report import Telemetry
+from dovetail.gateway.http.middleware import Telemetry
 from dovetail.gateway.observe.spans import SpanTracer
 from dovetail.tokens import Tokenizer
 from tests.backends.remote.fake import Fake, completion, run, whole

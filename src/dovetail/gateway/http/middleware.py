@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from urllib.parse import urlsplit
 
+import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -21,7 +23,8 @@ from dovetail.gateway.http.endpoint import account_of
 from dovetail.gateway.http.errors import error_response, public_error
 from dovetail.gateway.limits.keys import Account, Keyring, limit_headers
 from dovetail.gateway.observe.metrics import Metrics
-from dovetail.gateway.observe.request_report import RequestReport, Telemetry
+from dovetail.gateway.observe.request_report import RequestReport, Tracer, access_line
+from dovetail.gateway.turn.trace import Trace, incoming_context
 
 _LOG = logging.getLogger("dovetail.gateway")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -33,6 +36,31 @@ METRICS_PATH = "/metrics"
 _OPEN_PATHS = frozenset(("/", "/health", METRICS_PATH, "/ping", "/ready", "/version"))
 #: Keys of one request that are looked at. A client sends one, in up to three headers.
 _MOST_KEYS = 8
+
+
+class Telemetry(msgspec.Struct, frozen=True):
+    """`write_line` takes each request's access line (None: there are none), `tracer` traces requests (None: nobody)."""
+
+    write_line: Callable[[bytes], None] | None = None
+    tracer: Tracer | None = None
+
+    def begin(self, headers: Mapping[str, str], *, traced: bool) -> Trace:
+        """The trace of a request. One that is not `traced` here has the context that it came with, for the engine."""
+        if self.tracer is None or not traced:
+            return Trace(incoming_context(headers))
+        return self.tracer.begin(headers)
+
+    async def close(self) -> None:
+        """Send what waits to be sent."""
+        if self.tracer is not None:
+            await asyncio.to_thread(self.tracer.close)
+
+    def end(self, report: RequestReport, *, traced: bool) -> None:
+        """Report a request that has ended. `traced`: as for `begin`."""
+        if self.tracer is not None and traced:
+            self.tracer.end(report)
+        if self.write_line is not None:
+            self.write_line(access_line(report))
 
 
 class RequestMiddleware:

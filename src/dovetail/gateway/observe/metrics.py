@@ -216,8 +216,9 @@ class RequestMetrics(Observer):
 
     def admitted(self) -> None:
         """The engine has a place for the turn."""
-        self._report.admitted = time.perf_counter()
-        self._metrics._queue[self._api].observe(self._report.queue_s or 0.0)
+        report = self._report
+        report.admitted = time.perf_counter()
+        self._metrics._queue[self._api].observe(report.admitted - (report.prepared or report.admitted))
 
     def step(self, step: Step) -> None:
         """Count a step of the turn. Runs for every token: about a microsecond, see docs/decisions/0030."""
