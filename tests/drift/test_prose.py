@@ -19,8 +19,6 @@ from dovetail.formats.turn import Turn
 from tests.drift.corpus import WORDS, around, cases, pieces, prose, reasons_itself
 from tests.reading import families
 
-pytestmark = pytest.mark.no_cover  # slow under a tracer, and others run its lines
-
 ROOT = Path(__file__).parents[2]
 TOOLS = next(case.tools for case in cases() if len(case.tools) > 1)
 PAGES = sorted([*(ROOT / "src/dovetail").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "CHANGELOG.md"])
@@ -28,6 +26,8 @@ PAGES = sorted([*(ROOT / "src/dovetail").rglob("*.py"), *(ROOT / "docs").glob("*
 _FORMATS_A_PAGE = 3
 #: Every family, as each has markers of its own.
 families_all = pytest.mark.parametrize("family", FAMILIES)
+#: Slow under a tracer, and the first test runs the same lines.
+not_traced = pytest.mark.no_cover
 reasoning_all = pytest.mark.parametrize("family", [name for name in FAMILIES if families.reasons(name, True)])
 
 
@@ -82,16 +82,19 @@ def test_an_answer_about_markup(family: str) -> None:
     assert not faults(family, (text for _, text in prose()), reasoning=False)
 
 
+@not_traced
 @reasoning_all
 def test_reasoning_about_markup(family: str) -> None:
     assert not faults(family, (text for _, text in prose()), reasoning=True)
 
 
+@not_traced
 @families_all
 def test_answers_that_are_the_project_itself(family: str) -> None:
     assert not faults(family, own()[family], reasoning=False)
 
 
+@not_traced
 @reasoning_all
 def test_reasoning_that_is_the_project_itself(family: str) -> None:
     assert not faults(family, own()[family], reasoning=True)

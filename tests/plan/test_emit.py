@@ -334,6 +334,12 @@ def test_lookup_runs_on_the_gpu_and_says_why() -> None:
     assert speculative(vllm.command(settings_of(method="ngram", draft_tokens=3), "0.32.0+cpu"))["method"] == "ngram"
 
 
+def test_a_parser_that_a_version_has_not_is_left_out() -> None:
+    new, old = (vllm.command(settings_of(format="beam"), version) for version in ("0.33", "0.32"))
+    assert ("--tool-call-parser", "beam") in new.arguments and ("--tool-call-parser", "beam") not in old.arguments
+    assert "not carried over: format beam: vLLM 0.32 has no parser for it" in old.notes
+
+
 def test_probabilistic_drafts_are_tested_as_a_block_where_vllm_can() -> None:
     method = "rejection_sample_method"
     drawn = DRAFTING | settings_of(draft_sampling="probabilistic")

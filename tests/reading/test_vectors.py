@@ -386,14 +386,14 @@ def test_vectors_read_as_expected_or_by_a_rule(file: str) -> None:
 @pytest.mark.slow
 @files
 def test_cutting_a_vector_changes_nothing(file: str) -> None:
-    """Every single cut of every vector; every pair of cuts of the short ones (profile `fuzz`: of all)."""
+    """Every single cut of every vector; every pair of cuts of the shortest (profile `fuzz`: of all)."""
     distinct = {(case.text, json.dumps(case.tools), case.thinking): case for case in cases(file)}
     pairs_of = sorted(distinct.values(), key=lambda case: len(case.text))
     for case in distinct.values():
         whole = case.read([case.text])
         for at in range(1, len(case.text)):
             assert case.read([case.text[:at], case.text[at:]]) == whole, (case.name, at)
-    for case in pairs_of if FUZZ else pairs_of[:2]:
+    for case in pairs_of if FUZZ else pairs_of[:1]:
         whole = case.read([case.text])
         for a, b in combinations(range(1, len(case.text)), 2):
             assert case.read([case.text[:a], case.text[a:b], case.text[b:]]) == whole, (case.name, a, b)

@@ -219,7 +219,7 @@ def test_what_cannot_be_mapped_is_listed_with_its_reason() -> None:
         ),
         ("big_mtp", "telepathy", "mtp of default", "the method telepathy is no setting"),
         ('"method": "dspark", ', "", "dspark of default", "no method is named for the drafter org/Big-dspark"),
-        ('"--block-size"', '"--headless"', "mtp of default", "with --headless Dovetail could not reach vLLM"),
+        ('"--block-size"', '"--headless"', "mtp of default", "with --headless Dovetail could not reach the engine"),
         ('"num_speculative_tokens": 7', '"num_speculative_tokens": 65', "dspark of default", "draft_tokens is 65"),
         ('"--block-size"', '"block-size"', "mtp of default", "trust_remote_code is 'block-size'"),
         (

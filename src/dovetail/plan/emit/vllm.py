@@ -22,6 +22,8 @@ _METHODS: Mapping[str, dict[str, Any]] = {"peagle": {"method": "eagle3", "parall
 #: Method -> the versions that know it, for methods that not all versions know.
 _KNOWN = {"domino": (), "medusa": ("0.32",), "mlp_speculator": ("0.32",)}
 _PARSERS = "vllm_parsers"  # the attribute of a format
+#: Version -> the formats for which other versions have a parser, and this one has none.
+_WITHOUT_PARSER: Mapping[str, tuple[str, ...]] = {"0.32": ("beam",)}
 _MEMBER = "--speculative-config."
 _ACCEPTANCE = "rejection_sample_method"
 #: Dovetail's gate inside vLLM, and the member of --additional-config with its settings.
@@ -70,7 +72,7 @@ def command(
     for option in OPTIONS:
         flag = option.engine_names.get("vllm", "")
         if option.name == "format":
-            arguments += _parsers(remaining)
+            arguments += _parsers(remaining, flavour)
         elif flag.startswith("--") and not flag.startswith(_MEMBER):
             value = remaining.take(option.name)
             if value is not None:
@@ -128,7 +130,9 @@ def _markers(format: str | None) -> tuple[str, str] | None:
     return None if family is None else family().closable_markers
 
 
-def _parsers(remaining: Remaining) -> list[tuple[str, ...]]:
+def _parsers(remaining: Remaining, flavour: str) -> list[tuple[str, ...]]:
+    if remaining.peek("format") in _WITHOUT_PARSER.get(flavour, ()):
+        remaining.leave_out("format", f"vLLM {flavour} has no parser for it")
     flags = {"--tool-call-parser": "calls", "--reasoning-parser": "reasoning"}
     arguments = remaining.take_parsers(_PARSERS, flags)
     if len(arguments) < len(flags):
