@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         if item.get_closest_marker("slow") is not None:
-            item.add_marker("no_cover")
+            item.add_marker("untraced")
     tried: dict[tuple[Path, str], dict[str, list[pytest.Item]]] = {}
     for item in items:
         cases = getattr(item, "callspec", None)
@@ -58,6 +59,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if len(by_family) > len(families.NAMES) // 2:
             for item in (item for name in by_family.keys() - families.leading() for item in by_family[name]):
                 item.add_marker("sibling")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Take coverage's tracer away from untraced tests. pytest-cov's `no_cover` does not, in processes of xdist."""
+    if item.get_closest_marker("untraced") is None:
+        return (yield)
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(tracer)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ _FORMATS_A_PAGE = 3
 #: Every family, as each has markers of its own.
 families_all = pytest.mark.parametrize("family", FAMILIES)
 #: Slow under a tracer, and the first test runs the same lines.
-not_traced = pytest.mark.no_cover
+not_traced = pytest.mark.untraced
 reasoning_all = pytest.mark.parametrize("family", [name for name in FAMILIES if families.reasons(name, True)])
 
 

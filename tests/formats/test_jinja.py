@@ -522,7 +522,7 @@ def test_a_grammar_is_the_family_s_with_the_template_s_reasoning(shared_data: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover  # three times as slow with it
+@pytest.mark.untraced  # three times as slow with it
 @pytest.mark.parametrize("first", range(4))
 def test_a_grammar_takes_what_is_written_for_every_template(shared_data: Path, first: int) -> None:
     constrained = 0

@@ -338,7 +338,7 @@ def test_templates_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover  # ten seconds with it
+@pytest.mark.untraced  # ten seconds with it
 def test_a_template_with_endless_loops_is_stopped(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, "<|im_end|>")
     loop, end = "{% for i in range(99999) %}", "{% endfor %}"

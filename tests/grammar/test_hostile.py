@@ -131,7 +131,7 @@ def test_options_of_the_library_in_a_schema_are_ignored(small_tokenizer: Tokeniz
         assert all(map(one.advance, FMT.write(sent, thinking=False).ids(small_tokenizer))) is ok
 
 
-@pytest.mark.no_cover  # slow under a tracer, and others run its lines
+@pytest.mark.untraced  # slow under a tracer, and others run its lines
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_every_family_refuses_schemas_out_of_bounds(name: str) -> None:
     """Families read schemas in their own ways before there is a grammar, so each has to check the bounds."""

@@ -99,7 +99,7 @@ def walks(name: str, count: int, *, silent: bool) -> Iterator[tuple[list[int], M
 def some_or_many(*names: str) -> list[Any]:
     """For each family, few walks, and as a proof 2,000."""
     many = (pytest.mark.slow, pytest.mark.proof)
-    return [pytest.param(name, 24, marks=pytest.mark.no_cover) for name in names] + [
+    return [pytest.param(name, 24, marks=pytest.mark.untraced) for name in names] + [
         pytest.param(name, 2_000, marks=many) for name in names
     ]
 
