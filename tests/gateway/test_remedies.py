@@ -18,8 +18,9 @@ from dovetail.formats.prompts.history import Repair
 from dovetail.gateway import Settings
 from dovetail.gateway.records.memory import Tenant
 from dovetail.gateway.turn.prefix import DATE, SentPrompt, SentPrompts
+from dovetail.gateway.turn.prompt import without_billing_lines
 from dovetail.gateway.turn.remedies import remedied
-from dovetail.gateway.turn.turn_request import TurnRequest
+from dovetail.gateway.turn.turn_request import FieldNames, TurnRequest
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
 from tests.gateway.test_memory import settings_in
@@ -121,6 +122,24 @@ async def test_a_system_text_of_nothing_else_is_none(engine: ScriptedEngine, tok
         for more in ({}, {"system": BILLING.format(1, 1)}):
             await client.post("/v1/messages", json={"model": MODEL, "max_tokens": 9, "messages": user, **more})
     assert engine.seen[0].prompt == engine.seen[1].prompt
+
+
+def test_billing_lines_of_several_system_texts() -> None:
+    """Those that have nothing else go as a whole, and the others' fields have the client's names still."""
+    billing = BILLING.format(1, 1)
+    messages = [{"role": "system", "content": text} for text in (billing, f"{billing}\nOne.", billing, "Two.")]
+    names = FieldNames({f"messages[{i}]": f"system[{i}]" for i in range(4)})
+    request = without_billing_lines(TurnRequest(id="a", messages=messages, field_names=names), ())
+    assert [message["content"] for message in request.messages] == ["One.", "Two."]
+    assert [request.field_names.of(f"messages[{i}].content") for i in range(2)] == [
+        "system[1].content",
+        "system[3].content",
+    ]
+    assert [(each.kind, each.where) for each in request.remedies] == [
+        ("billing_line", "messages"),
+        ("billing_line", "messages[1].content"),
+        ("billing_line", "messages"),
+    ]
 
 
 # -- what the model is told -------------------------------------------------------------------------------------------

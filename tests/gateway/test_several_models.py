@@ -173,8 +173,29 @@ async def test_what_is_passed_through_is_not_what_writes(behind: Behind) -> None
         unknown = await client.post("/v1/rerank", json={"model": "opus", "query": "hi", "documents": []})
         form = await client.post("/v1/audio/transcriptions", data={"model": "small"}, files={"file": b"RIFF"})
         nameless = await client.post("/v1/audio/transcriptions", files={"file": b"RIFF"})
-        wrong = await client.post("/v1/audio/transcriptions", json={"model": "small"})
     assert (none.status_code, form.status_code) == (501, 501) and "'small' has no embeddings" in none.text
     assert unknown.status_code == 404 and "'small'" in unknown.text
     assert nameless.status_code == 400 and "no field model" in nameless.text
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        b"--b\r\n" + b"Content-Disposition:" * 400_000 + b'; name="model"\r\n\r\nsmall\r\n--b--',
+        b"--b\r\n\r\n\r\n" * 400_000 + b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nsmall\r\n--b--',
+        b'--b\r\nContent-Disposition: form-data; name="models"\r\n\r\nsmall\r\n--b--',
+        b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nsmall',
+    ],
+    ids=["endless header", "endless fields", "another name", "no end"],
+)
+async def test_forms_without_a_model_that_can_be_found(behind: Behind, form: bytes) -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    async with client_of(behind) as client:
+        answer = await client.post("/v1/audio/transcriptions", content=form, headers=headers)
+    assert answer.status_code == 400 and "no field model" in answer.text
+
+
+async def test_a_form_is_no_json(behind: Behind) -> None:
+    async with client_of(behind) as client:
+        wrong = await client.post("/v1/audio/transcriptions", json={"model": "small"})
     assert wrong.status_code == 415

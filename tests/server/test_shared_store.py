@@ -41,6 +41,11 @@ def test_urls_that_are_refused(pair: Path, url: str, reason: str) -> None:
         (f"redis://:{SECRET}@127.0.0.1:nonsense", "redis://127.0.0.1:nonsense"),
         (f"postgresql://me:{SECRET}@127.0.0.1:1/db", "postgresql://127.0.0.1:1/db: .*refused"),
         (f"postgresql://me:{SECRET}@127.0.0.1:1/db?no_such={SECRET}", "postgresql://127.0.0.1:1/db: .*no_such"),
+        (f"postgresql://me:{SECRET}%zz@127.0.0.1:1/db", "postgresql://127.0.0.1:1/db: .*the password of this URL"),
+        (f"postgresql://me:{SECRET} x@127.0.0.1:1/db", "postgresql://127.0.0.1:1/db: .*the password of this URL"),
+        (f"postgresql://me:{SECRET}/x@127.0.0.1:1/db", "postgresql://127.0.0.1:1/db: write / as %2F"),
+        (f"redis://:{SECRET}/x@127.0.0.1", "redis://127.0.0.1: write / as %2F"),
+        (f"redis://:{SECRET}?x@127.0.0.1", "redis://…: write / as %2F"),
         (f"https://:{SECRET}@127.0.0.1", "https://127.0.0.1 is not a store"),
     ],
 )

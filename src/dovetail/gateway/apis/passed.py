@@ -20,7 +20,8 @@ from dovetail.gateway.models import Relay
 
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]{1,70})"?')
 _MULTIPART = "multipart/form-data"
-_MODEL = re.compile(rb'[Cc]ontent-[Dd]isposition:[^\r\n]*;\s*name="?model"?[;\r]')
+#: The most fields of a form, and the most bytes of the headers of one: what is in them is searched on the event loop.
+_MOST_FIELDS, _HEADER_BYTES = 256, 8192
 
 
 def passed_routes(serving: Serving) -> list[Route]:
@@ -96,16 +97,22 @@ def _model_in(body: bytes, content_type: str) -> tuple[int, int]:
     boundary = _BOUNDARY.search(content_type)
     delimiter = b"--" + boundary[1].encode("latin-1") if boundary is not None else b""
     at = body.find(delimiter) if delimiter else -1
-    while at >= 0:
-        at += len(delimiter)
-        start = body.find(b"\r\n\r\n", at)
-        end = body.find(b"\r\n" + delimiter, start)
-        if start < 0 or end < 0:
+    for _ in range(_MOST_FIELDS):
+        start = body.find(b"\r\n\r\n", at, at + len(delimiter) + _HEADER_BYTES) if at >= 0 else -1
+        end = body.find(b"\r\n" + delimiter, start) if start >= 0 else -1
+        if end < 0:
             break
-        if _MODEL.search(body, at, start + 2):
+        if any(map(_names_model, body[at:start].split(b"\r\n"))):
             return start + 4, end
         at = end + 2
     raise InvalidRequest("the form has no field model", param="model")
+
+
+def _names_model(header: bytes) -> bool:
+    """Whether a header of a field says that it is the model."""
+    name, _, words = header.partition(b":")
+    is_name = name.strip().lower() == b"content-disposition"
+    return is_name and any(word.strip() in (b"name=model", b'name="model"') for word in words.split(b";"))
 
 
 class _Usage(msgspec.Struct):

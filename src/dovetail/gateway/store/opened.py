@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dovetail.gateway.store.interface import StoreError
 from dovetail.gateway.store.remote import Remote, without_secrets
 
@@ -20,6 +22,11 @@ def opened_store(url: str, timeout: float, password: str | None = None) -> Remot
     """A client of the store at `url`, which has not connected yet. Raises `StoreError`."""
     scheme, _, rest = url.partition("://")
     extra = SCHEMES.get(scheme)
+    if "@" in rest and "@" not in re.split("[/?]", rest)[0]:
+        # The clients would take the beginning of the password for a host, and show it.
+        raise StoreError(
+            f"{without_secrets(url)}: write / as %2F, ? as %3F and @ as %40 in its user, password and options"
+        )
     try:
         if extra == "redis":
             from dovetail.gateway.store.redis import Redis

@@ -7,6 +7,7 @@ are too old go when others are stored.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -72,7 +73,10 @@ class PostgreSQL(Remote):
         try:
             self._parameters = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.Error as error:
-            raise StoreError(f"{self.address}: {' '.join(str(error).split())}") from None
+            why, secret = " ".join(f"{error}".split()), url.rpartition("@")[0]
+            if secret and any(part in secret or secret in part for part in re.findall('"([^"]+)"', why)):
+                why = "libpq cannot read the user or the password of this URL"  # which it repeats
+            raise StoreError(f"{self.address}: {why}") from None
         self._parameters |= {} if password is None else {"password": password}
         self._idle: list[AsyncConnection[Row]] = []
         self._used: dict[asyncio.Task[Any] | None, AsyncConnection[Row]] = {}

@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Self, TypeVar
-from urllib.parse import urlsplit
 
 from dovetail.gateway.store.interface import Entries, StoreError, StoreLimits, Table, Value
 
@@ -223,10 +222,13 @@ class RemoteEntries:
 
 
 def without_secrets(url: str) -> str:
-    """`url` without a password, and without what is behind a question mark."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
+    """`url` without a password, and without what is behind a question mark.
+
+    A password may have the marks that end it elsewhere, so all up to the last @ goes.
+    """
+    scheme, _, rest = url.partition("://")
+    shown = "…" if "@" in rest.partition("?")[2] else rest.rpartition("@")[2].partition("?")[0]
+    return f"{scheme}://{shown}"
 
 
 def _is_storable(value: Value) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -175,19 +175,22 @@ _BILLING = re.compile(r"^x-anthropic-billing-header:.*\n*", re.MULTILINE)
 
 def without_billing_lines(request: TurnRequest, off: Container[str]) -> TurnRequest:
     """`request` without the lines of its system texts that are for the vendor's own server."""
-    for i, message in reversed([*enumerate(request.messages)]):
+    if BILLING_LINE in off:
+        return request
+    changed: dict[int, str] = {}
+    for i, message in enumerate(request.messages):
         content = message.get("content")
-        if message["role"] not in _INSTRUCTIONS or not isinstance(content, str) or BILLING_LINE in off:
-            continue
-        if (text := _BILLING.sub("", content)) == content:
-            continue
-        messages = [*request.messages[:i], {**message, "content": text}, *request.messages[i + 1 :]]
-        where = f"messages[{i}].content" if text.strip() else "messages"
-        repairs = (Repair(BILLING_LINE, where), *request.remedies)
-        request = msgspec.structs.replace(request, messages=messages, remedies=repairs)
-        if not text.strip():
-            request = _without(request, i, i + 1)
-    return request
+        if message["role"] in _INSTRUCTIONS and isinstance(content, str):
+            text = _BILLING.sub("", content)
+            if text != content:
+                changed[i] = text
+    if not changed:
+        return request
+    empty = [i for i, text in changed.items() if not text.strip()]
+    where = ("messages" if not changed[i].strip() else f"messages[{i}].content" for i in changed)
+    messages = [{**m, "content": changed[i]} if i in changed else m for i, m in enumerate(request.messages)]
+    repairs = (*(Repair(BILLING_LINE, each) for each in where), *request.remedies)
+    return _without(msgspec.structs.replace(request, messages=messages, remedies=repairs), empty)
 
 
 def truncated(request: TurnRequest, fits: Callable[[TurnRequest], bool]) -> TurnRequest:
@@ -205,11 +208,11 @@ def truncated(request: TurnRequest, fits: Callable[[TurnRequest], bool]) -> Turn
     low, high = 0, len(ends) - 1
     while low < high:
         middle = (low + high) // 2
-        if fits(_without(request, first, ends[middle])):
+        if fits(_without(request, range(first, ends[middle]))):
             high = middle
         else:
             low = middle + 1
-    return _without(request, first, ends[low])
+    return _without(request, range(first, ends[low]))
 
 
 def _ends(messages: Sequence[Any], first: int, last: int) -> list[int]:
@@ -217,22 +220,25 @@ def _ends(messages: Sequence[Any], first: int, last: int) -> list[int]:
     return [i for i in range(first + 1, last + 1) if messages[i]["role"] != "tool"]
 
 
-def _without(request: TurnRequest, first: int, end: int) -> TurnRequest:
-    names = request.field_names
-    dropped = (names.of(f"messages[{i}]") for i in range(first, end))
+def _without(request: TurnRequest, gone: Collection[int]) -> TurnRequest:
+    """`request` without the messages of these numbers, and with the client's names of the others' fields."""
+    if not gone:
+        return request
+    names, without = request.field_names, set(gone)
+    kept = [i for i in range(len(request.messages)) if i not in without]
     return msgspec.structs.replace(
         request,
-        messages=[*request.messages[:first], *request.messages[end:]],
-        omitted=tuple(dict.fromkeys((*request.omitted, *dropped))),
-        field_names=FieldNames(dict(_renumbered(names.prefixes, first, end))),
+        messages=[request.messages[i] for i in kept],
+        omitted=tuple(dict.fromkeys((*request.omitted, *(names.of(f"messages[{i}]") for i in sorted(without))))),
+        field_names=FieldNames(dict(_renumbered(names.prefixes, {i: number for number, i in enumerate(kept)}))),
     )
 
 
-def _renumbered(names: Mapping[str, str], first: int, end: int) -> Iterator[tuple[str, str]]:
-    """`names` without the names in the messages from `first` to `end`, and with the new numbers of the later ones."""
+def _renumbered(names: Mapping[str, str], numbers: Mapping[int, int]) -> Iterator[tuple[str, str]]:
+    """`names` with the new `numbers` of messages, without the names in those that have none."""
     for path, name in names.items():
         message = _MESSAGE.match(path)
-        if message is None or int(message[1]) < first:
+        if message is None:
             yield path, name
-        elif int(message[1]) >= end:
-            yield f"messages[{int(message[1]) - end + first}]{path[message.end() :]}", name
+        elif (number := numbers.get(int(message[1]))) is not None:
+            yield f"messages[{number}]{path[message.end() :]}", name

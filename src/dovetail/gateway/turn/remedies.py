@@ -62,7 +62,8 @@ def _with_dates_last(
     """A system text with the lines behind it that have `changed`, or have a `known` label; and their labels."""
     lines = message["content"].split("\n")
     alone = dict(_alone(lines))
-    labels = known | {label for i, label in alone.items() if lines[i].strip() in {line.strip() for line in changed}}
+    new = {line.strip() for line in changed}
+    labels = known | {label for i, label in alone.items() if lines[i].strip() in new}
     moved = {i: label for i, label in alone.items() if label in labels}
     rest = [line for i, line in enumerate(lines) if i not in moved]
     text = "\n".join([*rest, *(lines[i].strip() for i in moved)])
