@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -14,6 +15,8 @@ import dovetail
 from dovetail.tokens import Tokenizer as DovetailTokenizer
 from tests.reading import families
 
+# Tests run beside each other, so one of their engines computes with one thread.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 KIMI_CONTROL = (
     "[BOS]",

@@ -290,7 +290,8 @@ def _random(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
         return 1 + 0.1 * noise
     if name.endswith("e_score_correction_bias"):
         return 0.2 * noise
-    return noise * (1.0 if "embed" in name else 1.2 * shape[-1] ** -0.5)
+    # As published checkpoints have them: numbers that 16 bits hold, which some processors keep so.
+    return (noise * (1.0 if "embed" in name else 1.2 * shape[-1] ** -0.5)).bfloat16().float()
 
 
 def _write_config(path: Path, config: dict[str, Any]) -> None:

@@ -11,10 +11,14 @@ from dovetail.engine.compute import BY_PROCESSOR, TABLE, Kernels, kernels_here
 
 #: Every row of the table, by name.
 EVERY = tuple(BY_PROCESSOR)
+_WITH_FLOAT16 = ("avx512_vnni", "avx512", "avx_ne_convert", "avx2")
 # What only some processors can run; the other kernels run on every x86, and the plain ones everywhere.
 _INSTRUCTIONS = {
     ("bfloat16", "packed"): ("avx512", "avx512_vnni", "avx_ne_convert"),
     ("int8", "8 bit digits"): ("avx512_vnni",),
+    ("int8", "float16"): _WITH_FLOAT16,
+    ("float32", "float16"): _WITH_FLOAT16,
+    ("bfloat16", "float16"): _WITH_FLOAT16,
 }
 
 
@@ -42,7 +46,7 @@ def path(name: str) -> dict[str, Any]:
     kernels = needs(processor, kind, "int8" if kind == "int8" else None)
     # The product for few multiplications is another one: here all are by the kernel in question.
     quantization = "int8" if kind == "int8" else None
-    return {"quantization": quantization, "kernels": msgspec.structs.replace(kernels, plain_below=0)}
+    return {"quantization": quantization, "kernels": msgspec.structs.replace(kernels, plain_below=0, float16_above=0)}
 
 
 #: Every way to multiply by which drafting never changes greedy ids.

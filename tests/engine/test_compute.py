@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
+from dovetail.engine import compute
 from dovetail.engine.compute import BY_PROCESSOR, PORTABLE, TABLE, kernels_for, kernels_here
 
-AVX2 = {"sse4_1", "avx", "avx2"}
+AVX2 = {"sse4_1", "avx", "avx2", "fma", "f16c"}
 AVX512 = {*AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq"}
 VNNI = {*AVX512, "avx512_vnni", "avx512_bf16"}
 
@@ -20,6 +25,7 @@ VNNI = {*AVX512, "avx512_vnni", "avx512_bf16"}
         (AVX512 - {"avx512dq"}, "", "avx2"),
         ({*AVX2, "avx_vnni", "avx_ne_convert"}, "", "avx_ne_convert"),
         (AVX2, "", "avx2"),
+        (AVX2 - {"f16c"}, "", "sse41"),
         ({"sse4_1", "avx"}, "", "sse41"),
         ({"sse2"}, "", "portable"),
         (set[str](), "", "portable"),
@@ -44,13 +50,40 @@ def test_a_less_capable_processor_has_no_kernel_that_needs_more() -> None:
 
 
 def test_shown() -> None:
-    avx2 = BY_PROCESSOR["avx2"]
-    assert avx2.shown("float32", None) == "avx2, float32 packed"
-    assert avx2.shown("bfloat16", None) == "avx2, bfloat16 converted"
-    assert avx2.shown("bfloat16", "int8") == "avx2, int8 by 7 bit digits"
+    avx2, avx512 = BY_PROCESSOR["avx2"], BY_PROCESSOR["avx512"]
+    assert avx512.shown("float32", None) == "avx512, float32 packed"
+    assert avx2.shown("float32", None) == "avx2, float32 in float16 where that is exact"
+    assert avx512.shown("bfloat16", "int8") == "avx512, int8 by 7 bit digits"
+    assert avx2.shown("bfloat16", "int8") == "avx2, int8 in float16"
+
+
+def test_bytes_of_a_weight() -> None:
+    avx2, sse41 = BY_PROCESSOR["avx2"], BY_PROCESSOR["sse41"]
+    assert [sse41.weight_bytes(*how, "bfloat16") for how in (("float32", None), ("bfloat16", None))] == [4, 2]
+    assert [avx2.weight_bytes("float32", None, stored) for stored in ("bfloat16", "float16", "float32")] == [2, 2, 4]
+    assert [kernels.weight_bytes("float32", "int8", "float32") for kernels in (sse41, avx2)] == [1, 2]
 
 
 def test_the_processor_here_is_what_torch_finds() -> None:
     """What the table takes from flags is what torch's own detection says, where nothing limits either."""
     assert kernels_here().processor != "avx512_vnni" or torch.cpu._is_vnni_supported()
     assert not kernels_here().processor.startswith("avx512") or torch.cpu._is_avx512_supported()
+
+
+@pytest.mark.parametrize(
+    ("cores", "limit", "threads"), [(1, "", 1), (2, "", 2), (3, "", 2), (8, "", 7), (8, "3,1", 3), (8, "0", 7)]
+)
+def test_default_threads(monkeypatch: pytest.MonkeyPatch, cores: int, limit: str, threads: int) -> None:
+    monkeypatch.setattr(compute, "_cores", lambda: cores)
+    monkeypatch.setenv("OMP_NUM_THREADS", limit)
+    assert compute.default_threads() == threads
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert 1 <= compute.default_threads() <= (os.cpu_count() or 1)
+    code = (
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
+        "from dovetail.engine.compute import default_threads; print(default_threads())"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "1\n"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from dovetail.engine.linear import Linear
 from dovetail.engine.settings import Quantization
@@ -68,6 +71,41 @@ def test_int8_gives_a_row_the_same_whatever_comes_with_it(
     assert torch.equal(product(x[start : start + rows]), product(x)[start : start + rows])
     exact = x.double() @ rounded(weight).double().T
     assert (product(x) - exact).abs().max() <= 1e-5 * exact.abs().max()
+
+
+@given(
+    rows=st.integers(1, 300),
+    start=st.integers(0, 99),
+    published=st.sampled_from([torch.bfloat16, torch.float16]),
+    scale=st.floats(1e-12, 1e12),
+    biased=st.booleans(),
+)
+@examples(30)
+def test_weights_published_in_16_bits(
+    rows: int, start: int, published: torch.dtype, scale: float, biased: bool
+) -> None:
+    """Kept in 16 bits, they are the same numbers, and a row's product does not depend on the rows beside it."""
+    kernels = structs.replace(needs("avx2", "float32", None), float16_above=0, plain_below=0)
+    generator = torch.Generator().manual_seed(rows)
+    spread = scale if published == torch.bfloat16 else 1.0
+    weight = (torch.randn(130, 600, generator=generator) * spread).to(published).float()
+    weight[7] = 0
+    bias = torch.randn(130, generator=generator) * spread if biased else None
+    x = torch.randn(400, 600, generator=generator)
+    product = Linear(weight, bias, None, kernels)
+    assert torch.equal(product(x[start : start + rows]), product(x)[start : start + rows])
+    exact = x.double() @ weight.double().T + (0 if bias is None else bias)
+    assert (product(x) - exact).abs().max() <= 2e-6 * exact.abs().max()
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf, 1 + 2**-11, 1e-30, 3e38])
+def test_weights_that_16_bits_do_not_hold_stay_as_they_are(weight: float) -> None:
+    kernels = structs.replace(needs("avx2", "float32", None), float16_above=0, plain_below=0)
+    weights = torch.ones(48, 32)
+    weights[3, 5] = weight
+    product = Linear(weights, None, None, kernels)(torch.eye(32))
+    expected = torch.eye(32) @ weights.T
+    assert torch.equal(product.nan_to_num(7), expected.nan_to_num(7))
 
 
 @pytest.mark.parametrize("processor", EVERY)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.engine.compute import BY_PROCESSOR
 from dovetail.plan import embedded, hardware
 from tests.checkpoints.configs import QWEN3_8B, QWEN3_8B_EAGLE3, write
 from tests.checkpoints.conftest import Put, put
@@ -21,6 +22,7 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans see no GPU and 24 GB of memory, whatever this machine has."""
     monkeypatch.setattr(hardware, "detect", lambda: None)
     monkeypatch.setattr(embedded, "machine_memory", lambda: 24 * 10**9)
+    monkeypatch.setattr(embedded, "kernels_here", lambda: BY_PROCESSOR["avx512_vnni"])
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 
 from dovetail.checkpoints.drafter import Drafter, mtp_drafter, read_drafter
 from dovetail.checkpoints.target import read_target
+from dovetail.engine.compute import BY_PROCESSOR
 from dovetail.engine.config import mtp_config, target_config
 from dovetail.engine.drafting.load import inspect_drafter
 from dovetail.engine.settings import INSIDE, AttentionBackend, CacheDType, DraftSampling, DType, Quantization
@@ -154,11 +155,45 @@ def test_mtp_layers_of_another_architecture_are_refused_as_the_engine_does(tmp_p
 def test_int8_and_bfloat16_take_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write_target(tmp_path)
     parameters = read_target(str(model)).weights.parameters
+    monkeypatch.setattr(embedded, "kernels_here", lambda: BY_PROCESSOR["avx512_vnni"])
     for width, options in ((4, {}), (2, {"dtype": "bfloat16"}), (1, {"quantization": "int8"})):
         monkeypatch.setattr(embedded, "machine_memory", lambda width=width: parameters * width)
         assert why_not(model, None, **options) is None
         monkeypatch.setattr(embedded, "machine_memory", lambda width=width: parameters * width - 1)
         assert "parameters, which take" in (why_not(model, None, **options) or "")
+
+
+def test_published_in_16_bits_a_checkpoint_stays_so_in_float32_where_a_kernel_has_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "kernels_here", lambda: BY_PROCESSOR["avx2"])
+    model = write_target(tmp_path)
+    parameters = read_target(str(model)).weights.parameters
+    monkeypatch.setattr(embedded, "machine_memory", lambda: parameters * 2)
+    assert why_not(model, None) is None
+
+
+@pytest.mark.parametrize(
+    ("processor", "options", "note"),
+    [
+        ("avx2", {"quantization": "int8"}, "no VNNI instructions, so int8 weights are multiplied in 16 bits"),
+        ("sse41", {"quantization": "int8"}, "no VNNI instructions, so int8 takes up to twice as long"),
+        ("portable", {"quantization": "int8"}, "no kernel for int8"),
+        ("avx2", {"dtype": "bfloat16"}, "no bfloat16 instructions, so float32 is a tenth faster"),
+        ("sse41", {"dtype": "bfloat16"}, "no bfloat16 instructions, so verifying drafts takes about twice as long"),
+        ("avx512_vnni", {"dtype": "bfloat16", "quantization": "int8"}, None),
+        ("avx2", {}, None),
+    ],
+)
+def test_types_that_gain_nothing_on_this_processor_are_noted(
+    monkeypatch: pytest.MonkeyPatch, processor: str, options: dict[str, Any], note: str | None
+) -> None:
+    monkeypatch.setattr(embedded, "kernels_here", lambda: BY_PROCESSOR[processor])
+    plan = resolve(None, {"engine": "embedded"} | options)
+    found = [advice.message for advice in plan.advice if f"this processor ({processor})" in advice.message]
+    assert (note is None and not found) or (note is not None and note in found[0])
+    threads = str(plan.compute.value if plan.compute else "").rpartition(", ")[2]
+    assert threads == "1 thread"
 
 
 NEAR = [

@@ -1,4 +1,4 @@
-"""A product of rows with weights that are prepared once, at load: the one place that calls oneDNN.
+"""A product of rows with weights that are prepared once, at load: the one place that calls oneDNN and fbgemm.
 
 On a CPU a decode step multiplies 1 to 8 rows by every weight, and MKL's product of a few rows is slow on AMD: by a
 256 x 2304 matrix 1 row takes 36 us and 4 rows take 102 us; oneDNN with packed weights takes 38 us and 40 us (one core
@@ -7,6 +7,8 @@ of an EPYC 9005, torch 2.13). Verifying four tokens for the price of one depends
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +30,10 @@ _ONEDNN: bool = torch._C._has_mkldnn and all(
     )
 )
 _packed_linear: Any = torch.ops.mkldnn._linear_pointwise.default if _ONEDNN else None
+
+_FBGEMM: bool = "fbgemm" in torch.backends.quantized.supported_engines
+_PREPARED = _ONEDNN and _FBGEMM
+_float16_linear: Any = torch.ops.quantized.linear_dynamic_fp16.default
 
 # How many weights are converted at a time: a megabyte of float32, which stays in a cache.
 _TILE = 1 << 18
@@ -56,7 +62,7 @@ class Linear:
         kernels: Kernels | None = None,
     ) -> None:
         kernels = kernels or kernels_here()
-        self._product = _product(weight.contiguous(), bias, quantization, kernels if _ONEDNN else PORTABLE)
+        self._product = _product(weight.contiguous(), bias, quantization, kernels if _PREPARED else PORTABLE)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._product(x)
@@ -68,7 +74,14 @@ Product = Callable[[Tensor], Tensor]
 def _product(weight: Tensor, bias: Tensor | None, quantization: Quantization | None, kernels: Kernels) -> Product:
     if quantization == "int8":
         return Int8(weight, bias, kernels.int8)
-    kind = kernels.bfloat16 if weight.dtype == torch.bfloat16 else kernels.float32
+    wide = weight.dtype == torch.float32
+    kind = kernels.float32 if wide else kernels.bfloat16
+    if kind == "float16":
+        large = weight.numel() > kernels.float16_above
+        exponent = _float16_exponent(weight) if large else None
+        if exponent is not None:
+            return _Float16(weight, bias, exponent)
+        kind = "packed" if wide else "converted"
     if kind == "packed":
         return _Packed(weight, bias, kernels.plain_below)
     if kind == "converted":
@@ -90,6 +103,70 @@ class _Packed:
             return F.linear(x, self._unpacked, self._bias)
         product: Tensor = _packed_linear(x, self._packed, self._bias, "none", [], "")
         return product
+
+
+def _float16_exponent(weight: Tensor) -> int | None:
+    """The power of two that `weight` is multiplied by so that float16 holds it exactly; None if it never does.
+
+    Nearly all weights that were published in bfloat16 are exact: of their 8 bits float16 has 11, and the power of two
+    moves the largest to the end of its range, 2^32 times the smallest bfloat16 that it holds.
+    """
+    largest = weight.abs().amax().item()
+    if not math.isfinite(largest):
+        return None
+    for exponent in (0, 15 - math.frexp(largest)[1]):
+        if all(_exact(part.float() * 2.0**exponent) for part in torch.split(weight, 1024)):
+            return exponent
+    return None
+
+
+def _exact(weight: Tensor) -> bool:
+    return torch.equal(weight.half().float(), weight)
+
+
+class _Float16:
+    """fbgemm's product of float32 rows with weights in 16 bits: half of the bytes that float32 reads.
+
+    The weights are exactly the ones given, so this is float32's product. A row's sums are the same whatever rows come
+    with it (`_like_others`).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, exponent: int) -> None:
+        scale = 2.0**exponent
+        moved = None if bias is None else bias.float() * scale
+        self._packed = torch.ops.quantized.linear_prepack_fp16(weight.float() * scale, moved)
+        self._factor = 1 / scale
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        multiplied, wide = _like_others(rows), cast(x)
+        if rows == 1:
+            wide = wide.expand(multiplied, -1)
+        elif rows < multiplied:
+            wide = F.pad(wide, (0, 0, 0, multiplied - rows))
+        product: Tensor = _float16_linear(wide, self._packed)
+        if rows < multiplied:
+            product = product[:rows]
+        if self._factor != 1:
+            product.mul_(self._factor)
+        return cast(product, x.dtype)
+
+
+@functools.cache
+def _like_others(rows: int) -> int:
+    """How many rows to multiply, `rows` or a few more, so that each row's sums are those that it has among three rows.
+
+    fbgemm cuts rows into groups of up to six on AVX2, and adds in another order in groups of one and two. Which numbers
+    of rows leave such a group is not documented and not the same on all processors, so it is tried.
+    """
+    generator = torch.Generator().manual_seed(0)
+    packed = torch.ops.quantized.linear_prepack_fp16(torch.randn(64, 600, generator=generator).half().float(), None)
+    for more in range(rows, rows + 8):
+        x = torch.randn(-(-more // 3) * 3, 600, generator=generator)
+        threes = torch.cat([_float16_linear(three, packed) for three in torch.split(x, 3)])
+        if torch.equal(_float16_linear(x[:more], packed), threes[:more]):
+            return more
+    return rows
 
 
 class _Converted:
@@ -125,7 +202,8 @@ class Int8:
     Activations keep their precision, yet the product is one of integers: a row becomes whole numbers of 24 bits of its
     largest value. `kind` says how they are multiplied (`Kernels.int8`): as digits of 8 or 7 bits, each digit a row of
     its own in oneDNN's product of unsigned by signed bytes, or in float64. Sums of integers are exact, so a row's
-    result does not depend on how many rows come with it. docs/decisions/0012 has the figures.
+    result does not depend on how many rows come with it. With "float16" the weights take 16 bits, and rows stay as they
+    are: float32's speed with half of its bytes. docs/decisions/0012 has the figures.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, kind: str) -> None:
@@ -138,6 +216,9 @@ class Int8:
         self._bias = None if bias is None else bias.float()
         if kind == "float64":
             self._sums: Callable[[Tensor], Tensor] = _Float64Sums(quantized, self._scale)
+        elif kind == "float16":
+            whole = _Float16(quantized, None, 0)
+            self._sums = lambda x: whole(x).mul_(self._scale)
         else:
             self._sums = _DigitSums(quantized, self._scale, bits=8 if kind == "8 bit digits" else 7)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from dovetail.checkpoints.tensor_files import cache_scales
 from dovetail.engine.attention.latent_rows import row_bytes
 from dovetail.engine.cache.blocks import BlockPool
+from dovetail.engine.compute import default_threads
 from dovetail.engine.config import Eagle3Config, MTPConfig, TargetConfig
 from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.drafting.deferred import Deferred
@@ -68,7 +68,7 @@ def load_models(
     read when a checkpoint is incomplete or does not fit.
     """
     sizes = settings.sizes
-    threads = settings.threads or max(1, _default_threads() // sizes.tensor)
+    threads = settings.threads or max(1, default_threads() // sizes.tensor)
     torch.set_num_threads(threads)
     checkpoint = inspect_target(target)
     draft_checkpoint = None if drafter is None or drafter == LOOKUP else inspect_drafter(drafter, checkpoint)
@@ -166,15 +166,6 @@ def draft_options(settings: EngineSettings, latents: bool) -> Options:
         kv_cache_dtype=settings.draft_kv_cache_dtype or inherited,
         attention_backend=settings.draft_attention_backend or settings.attention_backend,
     )
-
-
-def _default_threads() -> int:
-    """Half the cores: torch's threads wait for each other by spinning, after every op.
-
-    On two cores a second thread makes a large product a third faster while its core is idle; when anything else runs
-    there, steps took 4 to 190 times as long.
-    """
-    return max(1, (os.cpu_count() or 1) // 2)
 
 
 def _context(settings: EngineSettings, config: TargetConfig) -> int:

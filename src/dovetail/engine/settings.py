@@ -111,7 +111,7 @@ class EngineSettings:
     context_interleave: int = 1
     #: Seconds that a rank waits for another before the engine ends.
     rank_deadline: float = 60.0
-    #: Torch's threads in each rank; None: half the cores, divided by ranks.
+    #: Torch's threads in each rank; None: `default_threads`, divided by ranks.
     threads: int | None = None
     #: Which kernels multiply by weights; only tests choose others than this processor's.
     kernels: Kernels = field(default_factory=kernels_here)

@@ -14,7 +14,7 @@ from typing import Any
 from dovetail.checkpoints.files import has_weights
 from dovetail.checkpoints.methods import LOOKUPS, OF_EMBEDDED
 from dovetail.checkpoints.tensor_files import cache_scales, read_headers
-from dovetail.engine.compute import kernels_here
+from dovetail.engine.compute import default_threads, kernels_here
 from dovetail.engine.config import drafter_config, mtp_config, target_config
 from dovetail.engine.parallel.shards import rank_parameters
 from dovetail.engine.parallel.sizes import part
@@ -143,7 +143,7 @@ def _too_large(plan: Candidate) -> str | None:
 
 def _width(plan: Candidate) -> int:
     """Bytes of a weight."""
-    return 1 if plan.value("quantization") == "int8" else 2 if plan.value("dtype") == "bfloat16" else 4
+    return kernels_here().weight_bytes(plan.value("dtype"), plan.value("quantization"), plan.target.dtype)
 
 
 def _of_a_rank(plan: Candidate) -> int:
@@ -187,23 +187,39 @@ def machine_memory() -> int | None:
 
 
 def compute(settings: Mapping[str, Setting[Any]]) -> Setting[str]:
-    """This machine's processor and the kernel that multiplies by the weights, such as "avx2, float32 packed"."""
+    """This machine's processor, the kernel that multiplies by the weights, and how many threads compute, such as
+    "avx512, float32 packed, 4 threads"."""
     shown = kernels_here().shown(settings["dtype"].value, settings["quantization"].value)
-    return Setting(shown, "this processor")
+    threads = settings["threads"].value or max(1, default_threads() // (settings[RANKS[0]].value or 1))
+    return Setting(f"{shown}, {threads} {'thread' if threads == 1 else 'threads'}", "this processor")
+
+
+#: What a type of weights gains where its kernel is one of these.
+_INT8_GAINS: Mapping[str, str] = {
+    "7 bit digits": "has no VNNI instructions, so int8 takes up to twice as long as float32 and only saves memory",
+    "float64": "has no kernel for int8, so it takes several times as long as float32 and only saves memory",
+    "float16": "has no VNNI instructions, so int8 weights are multiplied in 16 bits: faster than float32 only if they "
+    "were not published in bfloat16 or float16, because float32 keeps those in 16 bits, too",
+}
+_BFLOAT16_GAINS: Mapping[str, str] = {
+    "converted": "has no bfloat16 instructions, so verifying drafts takes about twice as long as in float32; weights "
+    "take half of the memory",
+    "float16": "has no bfloat16 instructions, so float32 is a tenth faster; it is exact, and keeps weights that were "
+    "published in 16 bits as they are",
+}
 
 
 def _slow_products(plan: Candidate) -> list[Advice]:
-    """A note on types of weights that are slow on this processor. The ratios are in docs/engine.md."""
-    kernels, wide = kernels_here(), plan.value("dtype") == "bfloat16"
+    """A note on types of weights that are no faster than float32 on this processor. docs/engine.md has the ratios."""
+    kernels = kernels_here()
     if plan.value("quantization") == "int8":
-        setting, slow = "quantization", kernels.int8 != "8 bit digits"
-        why = "has no VNNI instructions, so int8 products are exact but up to twice as slow as float32's"
+        setting, why = "quantization", _INT8_GAINS.get(kernels.int8)
+    elif plan.value("dtype") == "bfloat16":
+        setting, why = "dtype", _BFLOAT16_GAINS.get(kernels.bfloat16)
     else:
-        setting, slow = "dtype", wide and kernels.bfloat16 != "packed"
-        why = "has no bfloat16 instructions, so verifying drafts takes about twice as long as in float32"
-    saved = "a quarter" if setting == "quantization" else "half"
-    message = f"{plan.text(setting)}: this processor ({kernels.processor}) {why}; weights take {saved} of the memory"
-    return [Advice("note", setting, message)] if slow else []
+        return []
+    message = f"{plan.text(setting)}: this processor ({kernels.processor}) {why}"
+    return [] if why is None else [Advice("note", setting, message)]
 
 
 def _unscaled(plan: Candidate, folder: str) -> list[Advice]:

@@ -604,7 +604,7 @@ OPTIONS: tuple[Option, ...] = (
     _machine(
         "threads",
         Annotated[int, Meta(ge=1, le=1024)] | None,
-        "CPU threads (default: the engine's choice)",
+        "CPU threads (default: the engine's choice; embedded: one for each core, but for one core of three or more)",
         {"embedded": "threads", "llama.cpp": "--threads"},
     ),
     _machine(

@@ -66,7 +66,9 @@ def _products(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """
     length, heads, width = queries.shape
     kv_heads, context, value_width = values.shape
-    if heads == kv_heads:
+    if length == 1:
+        grouped = queries.view(kv_heads, -1, width)
+    elif heads == kv_heads:
         grouped = queries.transpose(0, 1)
     else:
         grouped = queries.view(length, kv_heads, -1, width).permute(1, 2, 0, 3).reshape(kv_heads, -1, width)
@@ -75,6 +77,8 @@ def _products(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         by_query = scores if heads == kv_heads else scores.view(kv_heads, -1, length, context)
         by_query[..., context - length :].add_(causal_mask(length))
     mixed = torch.bmm(scores.softmax(-1), values)
+    if length == 1:
+        return mixed.view(1, heads * value_width)
     if heads == kv_heads:
         return mixed.transpose(0, 1).reshape(length, heads * value_width)
     return mixed.view(kv_heads, -1, length, value_width).permute(2, 0, 1, 3).reshape(length, heads * value_width)

@@ -1,8 +1,8 @@
 """Llama, Mistral, Qwen2 and Qwen3: grouped queries and a gated MLP. The contract is in base.py.
 
-As in deepseek_v3.py weights are rearranged once, at load: q, k and v are one product, the softmax scale is folded into
-the queries (or, in Qwen3, into their norm), and heads are reordered so that the dimensions that rotate together are
-neighbours.
+As in deepseek_v3.py weights are rearranged once, at load: q, k and v are one product, and heads are reordered so that
+the dimensions that rotate together are neighbours. The softmax scale is folded into the norm of the queries in Qwen3.
+Elsewhere it multiplies the queries: folded into their weights, it would leave them no numbers of 16 bits (linear.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Attention:
         heads, kv_heads, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self._heads, self._kv_heads, self._width = heads, kv_heads, width
         normed = isinstance(config, Qwen3Config)
-        scale = width**-0.5
+        self._scale = scale = width**-0.5
         self._norms: tuple[RMSNorm, RMSNorm] | None = None
         if normed:
             q_norm, k_norm = (interleave(weights[f"{part}_norm.weight"], 1) for part in "qk")
@@ -44,8 +44,7 @@ class Attention:
 
         def joined(kind: str) -> Tensor:
             q, k, v = (weights[f"{part}_proj.{kind}"] for part in "qkv")
-            q = interleave(q if normed else q * scale, heads)
-            return torch.cat((q, interleave(k, kv_heads), v)).to(dtype)
+            return torch.cat((interleave(q, heads), interleave(k, kv_heads), v)).to(dtype)
 
         bias = joined("bias") if config.attention_bias else None
         self._qkv = options.linear(joined("weight"), bias)
@@ -59,7 +58,9 @@ class Attention:
         """``residual + attention(x)``; `table` holds the batch's rotations, [tokens, 1, head_dim / 2]."""
         qkv = self._qkv(x).view(x.shape[0], -1, self._width)
         queries, keys, values = qkv.split_with_sizes([self._heads, self._kv_heads, self._kv_heads], 1)
-        if self._norms is not None:
+        if self._norms is None:
+            queries.mul_(self._scale)
+        else:
             for norm, part in zip(self._norms, (queries, keys), strict=True):
                 part.copy_(norm(part))
         rotate_(qkv[:, : self._heads + self._kv_heads], table)
