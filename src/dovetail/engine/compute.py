@@ -48,7 +48,7 @@ class Kernels(msgspec.Struct, frozen=True):
         if quantization == "int8":
             return f"{self.processor}, int8 {'in' if self.int8 == 'float16' else 'by'} {self.int8}"
         kernel = self.bfloat16 if dtype == "bfloat16" else self.float32
-        return f"{self.processor}, {dtype} {'in float16 where that is exact' if kernel == 'float16' else kernel}"
+        return f"{self.processor}, {dtype} {'in float16' if kernel == 'float16' else kernel}"
 
     def weight_bytes(self, dtype: str, quantization: str | None, stored: str) -> int:
         """Bytes of a weight in memory; the checkpoint was published in the type `stored`."""
