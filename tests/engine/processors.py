@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -11,14 +12,13 @@ from dovetail.engine.compute import BY_PROCESSOR, TABLE, Kernels, kernels_here
 
 #: Every row of the table, by name.
 EVERY = tuple(BY_PROCESSOR)
-_WITH_FLOAT16 = ("avx512_vnni", "avx512", "avx_ne_convert", "avx2")
 # What only some processors can run; the other kernels run on every x86, and the plain ones everywhere.
 _INSTRUCTIONS = {
     ("bfloat16", "packed"): ("avx512", "avx512_vnni", "avx_ne_convert"),
     ("int8", "8 bit digits"): ("avx512_vnni",),
-    ("int8", "float16"): _WITH_FLOAT16,
-    ("float32", "float16"): _WITH_FLOAT16,
-    ("bfloat16", "float16"): _WITH_FLOAT16,
+    ("int8", "float16"): ("avx2",),
+    ("float32", "float16"): ("avx2",),
+    ("bfloat16", "float16"): ("avx2",),
 }
 
 
@@ -44,9 +44,12 @@ def path(name: str) -> dict[str, Any]:
         return {}
     kind, _, processor = name.partition(" ")
     kernels = needs(processor, kind, "int8" if kind == "int8" else None)
-    # The product for few multiplications is another one: here all are by the kernel in question.
-    quantization = "int8" if kind == "int8" else None
-    return {"quantization": quantization, "kernels": msgspec.structs.replace(kernels, plain_below=0, float16_above=0)}
+    return {"quantization": "int8" if kind == "int8" else None, "kernels": for_all_sizes(kernels)}
+
+
+def for_all_sizes(kernels: Kernels) -> Kernels:
+    """Small and narrow weights are multiplied by other kernels: here, all are by the ones that the table names."""
+    return msgspec.structs.replace(kernels, plain_below=0, float16_above=0, float16_padding=math.inf)
 
 
 #: Every way to multiply by which drafting never changes greedy ids.

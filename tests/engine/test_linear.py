@@ -8,11 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from dovetail.engine.linear import Linear
 from dovetail.engine.settings import Quantization
-from tests.engine.processors import EVERY, needs
+from tests.engine.processors import EVERY, for_all_sizes, needs
 from tests.examples import examples
 
 # Odd sizes, sizes that take the plain product for few rows, one that never does, and one of several tiles.
@@ -62,7 +61,7 @@ def test_bfloat16(size: tuple[int, int], quantization: Quantization | None, proc
 def test_int8_gives_a_row_the_same_whatever_comes_with_it(
     processor: str, rows: int, start: int, scale: float, extreme: bool
 ) -> None:
-    kernels = needs(processor, "float32", "int8")
+    kernels = for_all_sizes(needs(processor, "float32", "int8"))
     generator = torch.Generator().manual_seed(rows)
     weight, x = torch.randn(257, 130, generator=generator), torch.randn(80, 130, generator=generator) * scale
     if extreme:  # the largest digits by the largest weights: where products of pairs would overflow 16 bits
@@ -85,7 +84,7 @@ def test_weights_published_in_16_bits(
     rows: int, start: int, published: torch.dtype, scale: float, biased: bool
 ) -> None:
     """Kept in 16 bits, they are the same numbers, and a row's product does not depend on the rows beside it."""
-    kernels = structs.replace(needs("avx2", "float32", None), float16_above=0, plain_below=0)
+    kernels = for_all_sizes(needs("avx2", "float32", None))
     generator = torch.Generator().manual_seed(rows)
     spread = scale if published == torch.bfloat16 else 1.0
     weight = (torch.randn(130, 600, generator=generator) * spread).to(published).float()
@@ -100,7 +99,7 @@ def test_weights_published_in_16_bits(
 
 @pytest.mark.parametrize("weight", [math.nan, math.inf, 1 + 2**-11, 1e-30, 3e38])
 def test_weights_that_16_bits_do_not_hold_stay_as_they_are(weight: float) -> None:
-    kernels = structs.replace(needs("avx2", "float32", None), float16_above=0, plain_below=0)
+    kernels = for_all_sizes(needs("avx2", "float32", None))
     weights = torch.ones(48, 32)
     weights[3, 5] = weight
     product = Linear(weights, None, None, kernels)(torch.eye(32))

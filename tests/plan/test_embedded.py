@@ -189,6 +189,7 @@ def test_types_that_gain_nothing_on_this_processor_are_noted(
     monkeypatch: pytest.MonkeyPatch, processor: str, options: dict[str, Any], note: str | None
 ) -> None:
     monkeypatch.setattr(embedded, "kernels_here", lambda: BY_PROCESSOR[processor])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     plan = resolve(None, {"engine": "embedded"} | options)
     found = [advice.message for advice in plan.advice if f"this processor ({processor})" in advice.message]
     assert (note is None and not found) or (note is not None and note in found[0])

@@ -70,9 +70,6 @@ if TYPE_CHECKING:
 #: and an engine in this process lets go of the interpreter in every operation: each time both may wait for threads that
 #: prepare long requests. Three threads that compute took no more CPU time with this than with 5 ms.
 _SWITCH_S = 0.0001
-#: How often a thread of the embedded engine looks for work before it sleeps. With libgomp's own number (300,000 or
-#: more) two threads beside a busy program on two cores made 13 tokens/s, with this 23; idle, it changed nothing.
-_SPINS = "1000"
 _SECONDS_OF_A_DAY = 24 * 3600
 
 
@@ -99,7 +96,6 @@ def run(arguments: argparse.Namespace) -> None:
             _announce(plan, keys, console)
             if plan.value("engine") == "embedded":
                 loading = LoadingBar(console)
-                os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)  # before torch is imported
                 app, engine = embedded_app(plan, keys, loading)
                 serving = serve_app(
                     app, engine, listener, console, loading, reloads=keys.reloads, options=options, began=BEGAN

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -33,6 +34,8 @@ class Kernels(msgspec.Struct, frozen=True):
     against 22 us (4 rows 43 us against 24 us).
     `float16_above`: weights of up to this many numbers are not kept in float16. They stay in a cache, and a call of
     fbgemm costs as much as one of oneDNN.
+    `float16_padding`: fbgemm fills rows of weights up to a multiple of 512 numbers. If that makes them longer by a
+    greater factor than this, float32 takes less memory, and they are not kept in float16.
     """
 
     processor: str
@@ -42,6 +45,11 @@ class Kernels(msgspec.Struct, frozen=True):
     absorbed: Literal["bfloat16", "float32"]
     plain_below: int = 400_000
     float16_above: int = 1 << 18
+    float16_padding: float = 2
+
+    def in_float16(self, outputs: int, inputs: int) -> bool:
+        """Whether a weight of this shape is kept in float16 where the table says so."""
+        return outputs * inputs > self.float16_above and -(-inputs // 512) * 512 <= self.float16_padding * inputs
 
     def shown(self, dtype: str, quantization: str | None) -> str:
         """The kernel for weights of `dtype` under `quantization`, for people: "avx512, float32 packed"."""
@@ -51,7 +59,10 @@ class Kernels(msgspec.Struct, frozen=True):
         return f"{self.processor}, {dtype} {'in float16' if kernel == 'float16' else kernel}"
 
     def weight_bytes(self, dtype: str, quantization: str | None, stored: str) -> int:
-        """Bytes of a weight in memory; the checkpoint was published in the type `stored`."""
+        """Bytes of a weight in memory; the checkpoint was published in the type `stored`.
+
+        In float16 that is the weight of a model whose widths are multiples of 512 (`float16_padding`).
+        """
         if quantization == "int8":
             return 2 if self.int8 == "float16" else 1
         in_16_bits = dtype == "bfloat16" or (self.float32 == "float16" and stored in ("bfloat16", "float16"))
@@ -64,6 +75,8 @@ TABLE: tuple[Kernels, ...] = (
     Kernels("avx512", "packed", "packed", "7 bit digits", "bfloat16"),
     Kernels("avx_ne_convert", "packed", "packed", "7 bit digits", "float32"),
     Kernels("avx2", "float16", "float16", "float16", "float32"),
+    # Where oneDNN is limited to AVX2. fbgemm would not be, and its product on AVX-512 was never tried.
+    Kernels("avx2_onednn", "packed", "converted", "7 bit digits", "float32"),
     Kernels("sse41", "packed", "converted", "7 bit digits", "float32"),
     # arm64 among them. Untried, so nothing here that is not right everywhere.
     Kernels("portable", "plain", "plain", "float64", "float32"),
@@ -78,6 +91,7 @@ _NEEDS: Mapping[str, set[str]] = {
     "avx512": _AVX512,
     "avx_ne_convert": {"avx2", "avx_ne_convert"},
     "avx2": {"avx2", "fma", "f16c"},
+    "avx2_onednn": {"avx2"},
     "sse41": {"sse4_1"},
 }
 #: The first row that is left where ONEDNN_MAX_CPU_ISA has one of these values; any other value leaves all.
@@ -85,8 +99,8 @@ _NEEDS: Mapping[str, set[str]] = {
 _LIMITS: Mapping[str, str] = {
     "SSE41": "sse41",
     "AVX": "sse41",
-    "AVX2": "avx2",
-    "AVX2_VNNI": "avx2",
+    "AVX2": "avx2_onednn",
+    "AVX2_VNNI": "avx2_onednn",
     "AVX2_VNNI_2": "avx_ne_convert",
     "AVX512_CORE": "avx512",
 }
@@ -116,8 +130,12 @@ def default_threads() -> int:
     limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if limit.isdecimal() and int(limit):
         return int(limit)
-    cores = _cores()
+    cores = min(_cores(), _quota(_CPU_MAX))
     return cores - 1 if cores > 2 else cores
+
+
+#: Where a container reads how much of the processors it may use (cgroup v2): microseconds of each period, or "max".
+_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
 def _cores() -> int:
@@ -128,6 +146,15 @@ def _cores() -> int:
         return len({Path(topology.format(processor)).read_text() for processor in processors})
     except OSError:
         return max(1, len(processors) // 2)
+
+
+def _quota(file: Path) -> int:
+    """The processors of a container's quota, at least one; very many if there is no quota."""
+    try:
+        used, period = file.read_text().split()
+        return max(1, int(used) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return sys.maxsize
 
 
 def _flags() -> set[str]:

@@ -31,9 +31,9 @@ _ONEDNN: bool = torch._C._has_mkldnn and all(
 )
 _packed_linear: Any = torch.ops.mkldnn._linear_pointwise.default if _ONEDNN else None
 
-_FBGEMM: bool = "fbgemm" in torch.backends.quantized.supported_engines
-_PREPARED = _ONEDNN and _FBGEMM
+_PREPARED: bool = _ONEDNN and "fbgemm" in torch.backends.quantized.supported_engines
 _float16_linear: Any = torch.ops.quantized.linear_dynamic_fp16.default
+_FARTHEST = 60  # the powers of two by which weights are moved to the end of float16's range
 
 # How many weights are converted at a time: a megabyte of float32, which stays in a cache.
 _TILE = 1 << 18
@@ -72,19 +72,16 @@ Product = Callable[[Tensor], Tensor]
 
 
 def _product(weight: Tensor, bias: Tensor | None, quantization: Quantization | None, kernels: Kernels) -> Product:
-    if quantization == "int8":
-        return Int8(weight, bias, kernels.int8)
     wide = weight.dtype == torch.float32
-    kind = kernels.float32 if wide else kernels.bfloat16
-    if kind == "float16":
-        large = weight.numel() > kernels.float16_above
-        exponent = _float16_exponent(weight) if large else None
-        if exponent is not None:
-            return _Float16(weight, bias, exponent)
-        kind = "packed" if wide else "converted"
-    if kind == "packed":
+    kind = kernels.int8 if quantization == "int8" else kernels.float32 if wide else kernels.bfloat16
+    in_float16 = kind == "float16" and kernels.in_float16(*weight.shape)
+    if quantization == "int8":
+        return Int8(weight, bias, "7 bit digits" if kind == "float16" and not in_float16 else kind)
+    if in_float16 and (exponent := _float16_exponent(weight)) is not None:
+        return _Float16(weight, bias, exponent)
+    if kind == "packed" or (kind == "float16" and wide):
         return _Packed(weight, bias, kernels.plain_below)
-    if kind == "converted":
+    if kind in ("converted", "float16"):
         return _Converted(weight, bias)
     return lambda x: F.linear(x, weight, bias)
 
@@ -115,7 +112,9 @@ def _float16_exponent(weight: Tensor) -> int | None:
     if not math.isfinite(largest):
         return None
     for exponent in (0, 15 - math.frexp(largest)[1]):
-        if all(_exact(part.float() * 2.0**exponent) for part in torch.split(weight, 1024)):
+        scale = 2.0**exponent
+        # Moved farther, a bias could leave float32's range.
+        if abs(exponent) <= _FARTHEST and all(_exact(part.float() * scale) for part in torch.split(weight, 1024)):
             return exponent
     return None
 
