@@ -239,7 +239,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     `vocab_size`: the number of token ids, which is the width of a constraint's mask.
     `eos_ids`: the tokens that end a turn.
     `draft_tokens`: the most tokens that the engine drafts in a step; 0 also when an engine behind HTTP does not say.
-    `enforces`: what the engine enforces of a completion: its `constraint`, its `grammar` in one of two
+    `enforces`: what the engine enforces of a completion: its `constraint`, its `grammar` in one of three
     notations, or nothing.
     `prompt_logprobs`: whether the engine reports the log probabilities of a prompt's tokens.
     `bounds_reasoning`: whether the engine keeps to a completion's `reasoning_budget`.
@@ -254,7 +254,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     vocab_size: int
     eos_ids: tuple[int, ...]
     draft_tokens: int
-    enforces: Literal["constraint", "lark", "structural_tag", "nothing"] = "constraint"
+    enforces: Literal["constraint", "lark", "structural_tag", "gbnf", "nothing"] = "constraint"
     prompt_logprobs: bool = False
     bounds_reasoning: bool = False
     reports_steps: bool = False

@@ -29,7 +29,10 @@ from dovetail.engine.settings import EngineSettings
 from dovetail.errors import EngineError
 from dovetail.plan import resolve
 from tests.engine.checkpoints import run as run_core
-from tests.gguf_files import write
+from tests.gguf_files import CONTROLS, vocabulary, write
+from tests.grammar.gbnf import GbnfMatcher, accepts
+from tests.grammar.test_matcher import TOOLS
+from tests.reading import families
 
 PROGRAM = os.environ.get("DOVETAIL_LLAMA_SERVER")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="DOVETAIL_LLAMA_SERVER names no build of llama.cpp")
@@ -129,11 +132,39 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
         asyncio.run(engine.start())
 
 
-def test_an_operator_who_asks_for_constraints_is_refused_without_them(tmp_path: Path) -> None:
-    write(tmp_path / "tiny.gguf")
-    engine = engine_of(tmp_path / "tiny.gguf", strict="schema")
-    with pytest.raises(EngineError, match=r"does not enforce the schemas of calls: (this )?llama"):
-        asyncio.run(engine.start())
+#: Made for tests: its calls begin with a token at which llama.cpp ends an answer.
+_ENDS_EARLY = ("acme", "named_calls")
+
+
+@pytest.mark.parametrize("name", sorted({*families.NAMES} - {*_ENDS_EARLY}))
+def test_what_it_writes_under_a_grammar_is_allowed(name: str, tmp_path: Path) -> None:
+    """Random weights, constrained with GBNF by llama.cpp itself: every token, up to the end. ASCII, because llama.cpp
+    also takes bytes that are no character."""
+    fmt, controls = families.format_of(name), [*dict.fromkeys((*CONTROLS, *families.tokenizer_of(name).control))]
+    tokens = [*controls, *vocabulary()[len(CONTROLS) :]]
+    kinds = {"tokenizer.ggml.token_type": [3 if token in controls else 1 for token in tokens]}
+    write(tmp_path / "tiny.gguf", tokens=tokens, metadata=kinds)
+    tokenizer = dovetail.tokenizer(tmp_path / "tiny.gguf")
+    engine = engine_of(tmp_path / "tiny.gguf", context=128, max_batch=1)
+    spelled = {token: tokenizer.token_bytes(token) for token in range(len(tokens)) if tokens[token] not in controls}
+    no_bytes = {token: -100.0 for token, text in spelled.items() if not text.isascii()}
+
+    async def test(server: Server) -> None:
+        assert server.limits is not None and server.limits.grammar == "gbnf"
+        for seed in range(6):
+            choice, thinking = ("auto", "required", "none")[seed % 3], seed < 3
+            grammar = fmt.grammar(TOOLS, tool_choice=choice, thinking=thinking)
+            assert grammar is not None
+            sampling = Sampling(seed=seed, temperature=1.5, logit_bias=no_bytes)
+            completion = Completion((1, 40), 100, sampling, grammar=grammar)
+            body = {**server._dialect.body(completion, server.vocabulary, server.limits, ""), "stream": False}
+            status, answer = await server.page("/completion", body)
+            assert status == 200, answer
+            ids = msgspec.json.decode(answer)["tokens"]
+            matcher = GbnfMatcher(grammar, tokenizer, server.info.eos_ids)
+            assert ids and accepts(matcher, ids), tokenizer.decode(ids)
+
+    run(engine, test)
 
 
 def _read(file: Path) -> bytes:

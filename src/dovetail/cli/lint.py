@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, get_args
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +28,7 @@ PROBLEMS = 1  # the exit code if any tool is not enforced in full
 def run(arguments: argparse.Namespace) -> int:
     named = arguments.model or arguments.format
     fmt = dovetail.format(named) if named else None
-    writers: tuple[Writer, ...] = get_args(Writer) if arguments.writer == "both" else (arguments.writer,)
+    writers: tuple[Writer, ...] = ("lark", "structural_tag") if arguments.writer == "both" else (arguments.writer,)
     tools = _tools(arguments.tools)
     results = [_lint(tool, fmt, writers) for tool in tools]
     if arguments.json:
@@ -108,4 +108,4 @@ def _show(results: list[ToolLint], console: Console) -> None:
     console.print(f"{clean} of {len(results)} tools are enforced in full", style="dim")
 
 
-_LIBRARIES: dict[Writer, str] = {"lark": "llguidance", "structural_tag": "xgrammar"}
+_LIBRARIES: dict[Writer, str] = {"lark": "llguidance", "structural_tag": "xgrammar", "gbnf": "llama.cpp"}

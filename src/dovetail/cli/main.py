@@ -249,10 +249,10 @@ def _parser(command: str | None, words: Sequence[str]) -> argparse.ArgumentParse
     lint.add_argument(
         "--for",
         dest="writer",
-        choices=("lark", "structural_tag", "both"),
+        choices=("lark", "structural_tag", "gbnf", "both"),
         default="both",
-        help="the grammar's notation: lark for llguidance (the embedded engine, llama.cpp, vLLM with --grammar-backend "
-        "guidance), structural_tag for xgrammar (vLLM, SGLang) (default: both)",
+        help="the grammar's notation: lark for llguidance (the embedded engine, vLLM with --grammar-backend guidance), "
+        "structural_tag for xgrammar (vLLM, SGLang), both of these (default), or gbnf (llama.cpp without llguidance)",
     )
     lint.add_argument("--json", action="store_true", help="print JSON")
 

@@ -1,4 +1,4 @@
-"""A `Grammar`: what an answer may be, as data. Two writers spell the same grammar for two libraries.
+"""A `Grammar`: what an answer may be, as data. Three writers spell the same grammar for three libraries.
 
 The end of the turn is not part of a grammar: a model may end its turn wherever the grammar is complete.
 """
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dovetail.grammar import ebnf, lark, lark_schema, structural_tag, tag_schema
+from dovetail.grammar import ebnf, gbnf, gbnf_json, lark, lark_schema, structural_tag, tag_schema
 from dovetail.grammar.nodes import (
     Choice,
     ClientText,
@@ -27,7 +27,14 @@ from dovetail.grammar.nodes import (
 )
 from dovetail.grammar.schemas.references import placed
 
-Writer = Literal["lark", "structural_tag"]
+Writer = Literal["lark", "structural_tag", "gbnf"]
+
+
+_DIALECTS = {
+    "lark": (lark, lark_schema.spell),
+    "structural_tag": (structural_tag, tag_schema.spell),
+    "gbnf": (gbnf, gbnf_json.spell),
+}
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -51,29 +58,39 @@ class Grammar(msgspec.Struct, frozen=True):
         needs the ids.
         """
         if control is None:
-            literals = sorted({node.literal for node in self._nodes() if isinstance(node, ControlToken)})
+            literals = self.control_tokens()
             return structural_tag.write(self.root, dict(zip(literals, literals, strict=True)))
         return structural_tag.write(self.root, control, blanks)
+
+    def gbnf(self, control: Mapping[str, int]) -> str:
+        """The grammar for llama.cpp, in its own notation.
+
+        `control`: the ids of all the tokenizer's control tokens. A request has to forbid those that are not in
+        `control_tokens`. Raises `ValueError` as `structural_tag` does, and if no value is valid for a schema.
+        """
+        return gbnf.write(self.root, control, self.control_tokens())
+
+    def control_tokens(self) -> tuple[str, ...]:
+        """The literals of the control tokens in the grammar, in alphabetical order."""
+        return tuple(sorted({node.literal for node in self._nodes() if isinstance(node, ControlToken)}))
 
     def unenforced(self, writer: Writer) -> Iterator[tuple[str, str]]:
         """What the grammar of a writer does not enforce, or only in part, each once: a field of the request, and the
         JSON pointer of a keyword in it. The check after the call enforces these keywords."""
-        dialect, spell = (lark, lark_schema.spell) if writer == "lark" else (structural_tag, tag_schema.spell)
+        dialect, spell = _DIALECTS[writer]
         unenforced: dict[tuple[str, str], None] = {}
-        in_rules = {id(node) for rules in self._nodes() if isinstance(rules, Rules) for node in Grammar(rules)._nodes()}
+        rules = [node for node in self._nodes() if isinstance(node, Rules)] if writer == "structural_tag" else []
+        in_ebnf = {id(node) for each in rules for node in Grammar(each)._nodes()}
         for node in self._nodes():
             match node:
                 case JsonSchema(schema, origin, at):
-                    in_ebnf = writer == "structural_tag" and id(node) in in_rules
-                    pointers = ebnf.unenforced(schema) if in_ebnf else spell(schema).unenforced
+                    pointers = ebnf.unenforced(schema) if id(node) in in_ebnf else spell(schema).unenforced
                     unenforced.update(((origin, placed(pointer, at)), None) for pointer in pointers)
-                case TextUntil(_, _, _, origin, at):
-                    in_ebnf = writer == "structural_tag" and id(node) in in_rules
-                    pointers = ebnf.unenforced(node.schema) if in_ebnf else dialect.unenforced_in_text(node)
-                    unenforced.update(((origin, placed(pointer, at)), None) for pointer in pointers)
-                case ClientText(origin=origin) if writer == "structural_tag":
-                    if id(node) in in_rules or not structural_tag.enforces(node):
-                        unenforced[origin, ""] = None
+                case TextUntil(_, _, schema, origin, at):
+                    lost = ebnf.unenforced(schema) if id(node) in in_ebnf else dialect.unenforced_in_text(node)
+                    unenforced.update(((origin, placed(pointer, at)), None) for pointer in lost)
+                case ClientText(origin=origin) if id(node) in in_ebnf or not dialect.enforces(node):
+                    unenforced[origin, ""] = None
                 case Loosened(_, origin, pointers):
                     unenforced.update(((origin, pointer), None) for pointer in pointers)
                 case _:

@@ -58,6 +58,11 @@ def write(root: Node, control: Mapping[str, int]) -> str:
     return "\n".join((f"start: {start}", *named, "INDEX: /0|[1-9][0-9]{0,8}/", "TEXT: /(.|\\n)+/")) + "\n"
 
 
+def enforces(node: ClientText) -> bool:
+    """Whether a client's grammar can be enforced."""
+    return True
+
+
 def unenforced_in_text(node: TextUntil) -> Iterator[str]:
     """As `unenforced`, for the schema of a text."""
     for keyword in ("pattern", "format"):

@@ -16,6 +16,36 @@ NUMBER = rf"{INTEGER}(?:\.[0-9]{{1,{MOST_DIGITS}}})?(?:[eE][+\-]?[0-9]{{1,{MOST_
 _BY_TYPE = {"integer": INTEGER, "number": NUMBER, "boolean": "true|false", "null": "null"}
 
 
+def between(least: int, most: int) -> str:
+    """The integers from `least` to `most`, which are at least 0, without a bound that a grammar has to count."""
+    low, high = str(least), str(most)
+    ranges = []
+    while len(low) < len(high):
+        ranges.append(_of_length(low, "9" * len(low)))
+        low = "1" + "0" * len(low)
+    return "|".join((*ranges, _of_length(low, high)))
+
+
+def _of_length(low: str, high: str) -> str:
+    """The numbers of as many digits as `low` and `high` have, from the one to the other."""
+    if not low:
+        return ""
+    if low[0] == high[0]:
+        return low[0] + _of_length(low[1:], high[1:])
+    rest = len(low) - 1
+    first, last = int(low[0]), int(high[0])
+    options = []
+    if low[1:].strip("0"):
+        options.append(low[0] + _of_length(low[1:], "9" * rest))
+        first += 1
+    if high[1:].strip("9"):
+        options.append(high[0] + _of_length("0" * rest, high[1:]))
+        last -= 1
+    if first <= last:
+        options.append(f"[{first}-{last}]" + (f"[0-9]{{{rest}}}" if rest else ""))
+    return f"(?:{'|'.join(options)})"
+
+
 def of_schema(schema: Any) -> str | None:
     """The values of a spelled schema that only names types, numbers among them; None for any other schema.
 

@@ -58,14 +58,14 @@ def spell(schema: Any) -> SpelledSchema:
 
 
 def _spell(schema: Any) -> SpelledSchema:
-    walk = _TagWalk(schema)
+    walk = TagWalk(schema)
     try:
         return SpelledSchema(walk.whole(), tuple(walk.unenforced))
     except (AttributeError, LookupError, TypeError, ValueError):  # a keyword with a value of the wrong type
         return SpelledSchema(schema, ())
 
 
-class _TagWalk(SchemaWalk):
+class TagWalk(SchemaWalk):
     def whole(self) -> Any:
         self.walk()
         if not self._remove_infinite():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -97,6 +98,33 @@ def test_the_request_to_the_server() -> None:
         answered("llamacpp", counting, {"grammar": Grammar(ControlToken("[other]"))})
 
 
+def test_a_server_without_llguidance_gets_gbnf_and_forbids_the_other_control_tokens() -> None:
+    def check(fake: Fake) -> None:
+        (body,) = fake.received
+        assert body["grammar"] == 'root ::= ("yes" <[2]>)\n'
+        assert body["logit_bias"] == [[5, -2.0], [90, False]]
+
+    grammar = Grammar(Concat((ExactText("yes"), ControlToken("[end]"))))
+    fields = {"grammar": grammar, "sampling": Sampling(logit_bias={5: -2.0})}
+    assert answered("llamacpp", counting, fields, check, nothing=(400, _NO_LLGUIDANCE))
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_grammar_that_goes_on_after_an_end_of_llama_cpp_is_refused_or_left_out(required: bool) -> None:
+    """Else there is no token that llama.cpp could choose, and it aborts."""
+
+    def check(fake: Fake) -> None:
+        assert all("grammar" not in body for body in fake.received)
+
+    fields = {"grammar": Grammar(Concat((ControlToken("<|call|>"), ExactText("x")))), "grammar_required": required}
+    asked = functools.partial(answered, "llamacpp", counting, fields, check, nothing=(400, _NO_LLGUIDANCE))
+    if required:
+        with pytest.raises(InvalidRequest, match=r"ends an answer at <\|call\|>"):
+            asked()
+    else:
+        assert asked()
+
+
 def test_a_server_that_reads_no_grammar_is_sent_none() -> None:
     props = {"default_generation_settings": {"n_ctx": 512}, "model_alias": "m"}
 
@@ -104,8 +132,6 @@ def test_a_server_that_reads_no_grammar_is_sent_none() -> None:
         assert fake.received == []
 
     requested = {"grammar": Grammar(ExactText("yes"))}
-    with pytest.raises(InvalidRequest, match=r"was built without llguidance.*ask for strict=off"):
-        answered("llamacpp", counting, requested, check, nothing=(400, _NO_LLGUIDANCE))
     # One that is older may die of the question.
     for build in ("b9994-14d3ba45", "b1-0c1e570", "unknown", ""):
         with pytest.raises(InvalidRequest, match="may abort at a grammar"):
@@ -121,7 +147,8 @@ def test_a_grammar_that_is_not_required_is_left_out() -> None:
         assert "grammar" not in body
 
     fields = {"grammar": Grammar(ExactText("yes")), "grammar_required": False}
-    assert answered("llamacpp", counting, fields, check, nothing=(400, _NO_LLGUIDANCE))
+    props = {"default_generation_settings": {"n_ctx": 512}, "model_alias": "m", "build_info": "b9994-14d3ba45"}
+    assert answered("llamacpp", counting, fields, check, props=props)
 
 
 def test_a_server_that_closes_its_connections_is_not_lost() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import msgspec
 
@@ -14,6 +14,7 @@ from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch
 from dovetail.errors import EngineError, InvalidRequest
 from dovetail.grammar import Choice, Concat, FreeText, Grammar, Loosened, Node, VisibleText
+from dovetail.grammar.grammar import Writer
 
 #: The finish reasons of vLLM and SGLang that are no errors.
 FINISHES: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
@@ -37,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True):
     context: int
     draft_tokens: int | None
     no_grammar: str | None = None
-    grammar: Literal["lark", "structural_tag"] = "structural_tag"
+    grammar: Writer = "structural_tag"
     bounds_reasoning: bool = False
     pictures: bool = False
 
@@ -166,6 +167,12 @@ def lark(grammar: Grammar, control: Mapping[str, int]) -> str:
     """The grammar in llguidance's Lark. Raises `InvalidRequest` if it cannot be written."""
     with _constrained():
         return grammar.lark(control)
+
+
+def gbnf(grammar: Grammar, control: Mapping[str, int]) -> str:
+    """The grammar in llama.cpp's GBNF. Raises `InvalidRequest` if it cannot be written."""
+    with _constrained():
+        return grammar.gbnf(control)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from dovetail.backends.remote.members import Members
 from dovetail.backends.remote.server import Server
 from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
 from dovetail.errors import EngineBusy, EngineError, EngineTimeout, EngineUnavailable
+from dovetail.grammar.grammar import Writer
 
 _log = logging.getLogger(__name__)
 
@@ -354,7 +355,11 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _enforced(infos: Sequence[EngineInfo]) -> Literal["lark", "structural_tag", "nothing"]:
-    """The notation of servers that enforce a grammar, as long as one of them does."""
-    notations = {info.enforces for info in infos} - {"nothing"}
-    return "nothing" if not notations else "lark" if notations == {"lark"} else "structural_tag"
+_NOTATIONS: tuple[Writer, ...] = ("gbnf", "structural_tag", "lark")
+
+
+def _enforced(infos: Sequence[EngineInfo]) -> Writer | Literal["nothing"]:
+    """The notation of servers that enforce a grammar, as long as one of them does; of several, the one that says
+    least."""
+    notations = {info.enforces for info in infos}
+    return next((each for each in _NOTATIONS if each in notations), "nothing")

@@ -1,7 +1,10 @@
 """llama.cpp's dialect: POST /completion with prompt ids. Tested with build 11312 (0.5.0).
 
-A grammar is sent as llguidance's Lark, and the server is asked once whether it was built with LLAMA_LLGUIDANCE. A
-request's `draft_tokens` cannot be sent. Frequency and presence penalties count the prompt too.
+A server built with LLAMA_LLGUIDANCE, which it is asked once, gets a grammar in llguidance's Lark, any other in GBNF.
+llama.cpp reads a control token in a text as the characters that it spells: GBNF's texts exclude those of the grammar's
+own control tokens, and the request forbids the others.
+
+A request's `draft_tokens` cannot be sent. Frequency and presence penalties count the prompt too.
 
 A stream sends no event for a token that ends inside a character; only the token count goes on. The ids of such tokens
 are recovered: the server tokenizes that piece of text. If this gives another number of tokens or another last one, the
@@ -18,12 +21,12 @@ for such tokens, nor for tokens that it drafted; a request that needs them is re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
 from dovetail.backends.remote.counters import Counted, Table
-from dovetail.backends.remote.dialect import Count, Drafts, Limits, Page, lark, least_tokens, read, stop_token_ids
+from dovetail.backends.remote.dialect import Count, Drafts, Limits, Page, gbnf, lark, least_tokens, read, stop_token_ids
 from dovetail.backends.remote.errors import ErrorBody, ServerLost, refusal
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
@@ -34,6 +37,19 @@ _REFUSES_SINCE = 11312
 _LLGUIDANCE = "%llguidance {}\n"
 #: What llama.cpp sends for bytes that are not valid UTF-8.
 _NO_CHARACTER = "\ufffd"
+#: The control tokens at which llama.cpp ends an answer, whatever the model's files say (its src/llama-vocab.cpp).
+#: "<|end|>" is none of them beside the tokens in `_WITH_END`.
+_ENDS = frozenset(
+    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|> "
+    "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> "
+    "[e~[".split()
+)
+_WITH_END = (
+    {"<|return|>", "<|call|>"},
+    {"<|return|>", "<|calls|>"},
+    {"<|flush|>", "<|call|>"},
+    {"<|flush|>", "<|calls|>"},
+)
 _PROBE = _LLGUIDANCE + 'start: "a"\n'
 
 
@@ -67,8 +83,8 @@ class LlamaCpp:
             raise EngineError(
                 f"{server} is llama.cpp's router, which has no model of its own: name a server that has one"
             )
-        no_grammar = await _no_grammar(props.build_info, page)
-        return Limits(props.model_alias or props.model_path, context, None, no_grammar, "lark")
+        no_grammar, notation = await _notation(props.build_info, page)
+        return Limits(props.model_alias or props.model_path, context, None, no_grammar, notation)
 
     def path_of(self, completion: Completion) -> str:
         return self.path
@@ -101,38 +117,56 @@ class LlamaCpp:
             biases |= dict.fromkeys(stop_token_ids(completion, vocabulary), False)  # never
         if completion.min_tokens or least_tokens(completion):
             body["ignore_eos"] = True
+        if completion.grammar is not None and limits.grammar == "lark":
+            body["grammar"] = _LLGUIDANCE + lark(completion.grammar, vocabulary.control)
+        elif completion.grammar is not None and _can_follow(completion, vocabulary):
+            body["grammar"] = gbnf(completion.grammar, vocabulary.control)
+            used = {vocabulary.control[each] for each in completion.grammar.control_tokens()}
+            ends = stop_token_ids(completion, vocabulary)
+            biases |= dict.fromkeys({*vocabulary.control.values()} - used - {*ends}, False)
         if biases:
             body["logit_bias"] = [*biases.items()]
         if sampling.seed is not None:
             body["seed"] = sampling.seed % (2**32 - 1)  # 2**32 - 1 asks for a random seed
         if completion.logprobs is not None:
             body["n_probs"] = max(1, completion.logprobs)
-        if completion.grammar is not None:
-            body["grammar"] = _LLGUIDANCE + lark(completion.grammar, vocabulary.control)
         return body
 
     def reader(self, completion: Completion, server: str, page: Page) -> LlamaCppReader:
         return LlamaCppReader(completion, server, page)
 
 
-async def _no_grammar(build: str, page: Page) -> str | None:
-    """Why the server accepts no grammar; None if it may accept one. Builds before 11312 are not asked.
+def _can_follow(completion: Completion, vocabulary: Vocabulary) -> bool:
+    """Whether llama.cpp goes on after every control token of the grammar: where GBNF allows no token but one that ends
+    an answer, the server aborts. Raises `InvalidRequest` if it cannot and has to."""
+    assert completion.grammar is not None
+    ends = _ENDS.intersection(completion.grammar.control_tokens())
+    if any(vocabulary.control.keys() >= others for others in _WITH_END):
+        ends -= {"<|end|>"}
+    if ends and completion.grammar_required:
+        raise InvalidRequest(
+            f"llama.cpp ends an answer at {min(ends)}, which this one needs before its end: it cannot be constrained"
+        )
+    return not ends
 
-    Build 9994 aborts at an llguidance grammar if it was built without llguidance (ggml-org/llama.cpp#25960).
+
+async def _notation(build: str, page: Page) -> tuple[str | None, Literal["lark", "gbnf"]]:
+    """Why the server accepts no grammar, None if it may accept one; and the notation.
+
+    Builds before 11312 are not asked: build 9994 aborts at an llguidance grammar if it was built without llguidance
+    (ggml-org/llama.cpp#25960).
     """
     number = build.removeprefix("b").partition("-")[0]
     if not number.isdecimal() or int(number) < _REFUSES_SINCE:
         return (
             f"llama.cpp {build:.40} may abort at a grammar, b{_REFUSES_SINCE} is the first known not to; ask for "
             "strict=off instead"
-        )
+        ), "lark"
     try:
         status, answer = await page("/completion", {"prompt": [0], "n_predict": 0, "grammar": _PROBE})
     except ServerLost:
-        return None  # too busy to answer; the first request with a grammar will show
-    if status == 400 and b"llguidance" in answer:
-        return "this llama.cpp was built without llguidance (cmake -DLLAMA_LLGUIDANCE=ON); ask for strict=off instead"
-    return None
+        return None, "gbnf"  # too busy to answer; every build knows GBNF
+    return None, "gbnf" if status == 400 and b"llguidance" in answer else "lark"
 
 
 class _Settings(msgspec.Struct, frozen=True):

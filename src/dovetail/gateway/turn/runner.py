@@ -474,7 +474,8 @@ class TurnRunner:
         ]
 
     def _unenforced(self, grammar: Grammar | None, schemas: AnswerSchemas) -> tuple[str, ...]:
-        writer: Writer = "structural_tag" if self._engine.info.enforces == "structural_tag" else "lark"
+        enforces = self._engine.info.enforces
+        writer: Writer = enforces if enforces in ("structural_tag", "gbnf") else "lark"
         places = [origin + pointer for origin, pointer in grammar.unenforced(writer)] if grammar else []
         return tuple(dict.fromkeys((*places, *schemas.unchecked)))
 
