@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from gguf import GGUFReader
 from safetensors.torch import load_file
 
 import dovetail
-from benchmarks.engine import figures, shapes
+from benchmarks.engine import figures, gguf_model, shapes
 from benchmarks.engine.cases import Case, Reads, cases
 
 pytestmark = pytest.mark.slow
@@ -123,6 +125,27 @@ def test_an_engine_that_is_absent_has_its_row(tmp_path: Path) -> None:
     rows = [(cell["engine"], cell["batch"], cell.get("error")) for cell in json.loads(done.stdout)["cells"]]
     absent = "not installed"
     assert rows == [("Dovetail", 1, None), ("vLLM", 1, absent), ("Dovetail", 2, None), ("vLLM", 2, absent)]
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_gguf_file_is_a_checkpoint_and_a_file_of_the_same_numbers(tmp_path: Path, published: bool) -> None:
+    from tests.gguf_files import write
+
+    written = write(tmp_path / "tiny.gguf", kind="Q8_0")
+    target, whole = gguf_model.checkpoint(tmp_path / "tiny.gguf", tmp_path / "made", published=published)
+    stored = {tensor.name: tensor.data for tensor in GGUFReader(whole).tensors}
+    for name, weights in written.items():
+        expected = torch.from_numpy(weights)
+        expected = expected.bfloat16().float() if published and expected.dim() > 1 else expected
+        assert torch.equal(torch.from_numpy(stored[name].copy()), expected), name
+    folder = load_file(target / "model.safetensors")
+    assert torch.equal(
+        folder["model.layers.1.mlp.up_proj.weight"].float(), torch.from_numpy(stored["blk.1.ffn_up.weight"].copy())
+    )
+    assert folder["model.norm.weight"].dtype == (torch.bfloat16 if published else torch.float32)
+    (case, other) = cases((), tmp_path / "made", 0, 8, tmp_path / "tiny.gguf")
+    assert (case.gguf, other.gguf) != (None, None) and Reads(other, "float32").step(1, 8) > 0
+    assert [len(prompt) for prompt in case.prompts(2, 0, 4)] == [8, 8]
 
 
 @pytest.mark.proof

@@ -36,6 +36,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
     parser.add_argument("--cases", nargs="+", choices=NAMES, default=["demo", "demo-drafting", "llama"])
     dtypes = ["float32", "bfloat16", "int8"]
+    parser.add_argument("--gguf", type=Path, metavar="FILE", help="its weights in place of the cases, with llama.cpp")
     parser.add_argument("--dtypes", nargs="+", choices=dtypes, default=dtypes, help="int8: weights only, Dovetail only")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16], help="sequences at once")
@@ -47,9 +48,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=titles, default=titles, help="rows to measure")
     parser.add_argument("--peers", type=Path, default=Path(".peers"), help="folder with the engines' environments")
     parser.add_argument("--vllm", type=Path, help="vLLM's environment, if it is not PEERS/vllm-cpu")
+    parser.add_argument("--llama-cpp", type=Path, metavar="PROGRAM", help="if not PEERS/llama_cpp/llama-batched-bench")
     parser.add_argument("--json", action="store_true", help="print figures, not tables")
     parser.add_argument("--markdown", action="store_true", help="print tables as Markdown")
     options = parser.parse_args()
+    options.llama_cpp = options.llama_cpp or options.peers / "llama_cpp" / "llama-batched-bench"
     options.vllm = options.vllm or options.peers / "vllm-cpu"
     return options
 

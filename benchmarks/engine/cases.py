@@ -13,6 +13,7 @@ from typing import Any
 
 import dovetail
 from benchmarks.engine import shapes
+from benchmarks.engine.gguf_model import checkpoint
 from training.corpus import sample
 from training.data import FORMAT, HELD_OUT
 
@@ -32,6 +33,7 @@ class Case:
     draft_tokens: int
     prompt: int | None  # tokens; None: conversations, as long as they are
     method: str = "eagle3"
+    gguf: Path | None = None  # the same weights in float32, for llama.cpp
 
     def prompts(self, count: int, turn: int, tokens: int) -> list[list[int]]:
         """Other prompts in each turn, so that no engine finds the beginning of one in its cache.
@@ -58,8 +60,12 @@ def demo_target(folder: Path) -> Path:
     return shapes.endless(DEMO / "target", folder / "demo", _DEMO_PAD)
 
 
-def cases(names: Sequence[str], folder: Path, draft_tokens: int, prompt: int) -> list[Case]:
-    """Those named (`NAMES`), with their checkpoints below `folder`."""
+def cases(names: Sequence[str], folder: Path, draft_tokens: int, prompt: int, gguf: Path | None = None) -> list[Case]:
+    """Those named (`NAMES`), with their checkpoints below `folder`; for the file `gguf`, those of its weights alone."""
+    if gguf is not None:
+        kinds = (("weights as published", True), ("weights as in the file", False))
+        made = [(title, checkpoint(gguf, folder, published=published)) for title, published in kinds]
+        return [Case(f"{gguf.stem}, {title}", target, None, 0, prompt, gguf=file) for title, (target, file) in made]
     chosen = []
     if "demo" in names or "demo-drafting" in names:
         target = demo_target(folder)
@@ -100,7 +106,8 @@ class Reads:
         if "kv_lora_rank" in config:
             width = config["kv_lora_rank"] + config["qk_rope_head_dim"]
         else:
-            width = 2 * config["num_key_value_heads"] * config["head_dim"]
+            head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+            width = 2 * config["num_key_value_heads"] * head
         # A cache has the type that is computed in, which weights of 8 bits leave at float32.
         self._cached = width * config["num_hidden_layers"] * (item if item > 1 else 4)
         self._drafter = 0.0

@@ -27,7 +27,7 @@ def measured(options: argparse.Namespace, errors: Console) -> dict[str, Any]:
     peers = [peer for peer in PEERS if peer.title in options.only]
     groups = [
         (case, dtype, threads)
-        for case in cases(options.cases, folder, options.draft_tokens, options.prompt)
+        for case in cases(options.cases, folder, options.draft_tokens, options.prompt, options.gguf)
         for dtype in options.dtypes
         for threads in options.threads
     ]
@@ -42,6 +42,7 @@ def measured(options: argparse.Namespace, errors: Console) -> dict[str, Any]:
                 for peer in peers
                 if (dtype != "int8" or peer.engine == "dovetail")
                 and (peer.variant != "gated" or case.drafter is not None)
+                and (peer.engine != "llama_cpp" or (case.gguf is not None and dtype == "float32"))
             ]
             group = _Group(case, dtype, threads, options)
             label = f"{case.title}, {dtype}, {threads} thread{'s' * (threads > 1)}: "
@@ -91,10 +92,12 @@ class _Group:
             "threads": self._threads,
             "max_batch": max(options.batches),
             "context": 1024,
+            "gguf": None if case.gguf is None else str(case.gguf.resolve()),
+            "program": str(options.llama_cpp.resolve()),
         }
         self._peers.append(peer)
         try:
-            worker = Worker(peer, job, pythons(options.vllm), folder.resolve())
+            worker = Worker(peer, job, pythons(options.vllm, options.llama_cpp), folder.resolve())
         except WorkerError as error:
             reason = str(error) if isinstance(error, NotInstalled) else f"does not load: {error}"
             self._failed |= {(peer, batch): reason for batch in options.batches}
@@ -145,7 +148,7 @@ class _Group:
                 cells.append(cell | {"error": self._failed[peer, batch]})
                 continue
             cell |= asdict(figures.median(self._runs[peer, batch]))
-            if self._dtype == "float32" and peer.engine != "dovetail":
+            if self._dtype == "float32" and peer.engine not in ("dovetail", "llama_cpp"):
                 cell["same"] = self._compared(peer, batch)
             cells.append(cell)
         return cells

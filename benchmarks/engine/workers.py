@@ -25,6 +25,7 @@ PEERS = (
     Peer("transformers", "transformers"),
     Peer("vLLM", "vllm", "compiled"),
     Peer("vLLM, eager", "vllm", "eager"),
+    Peer("llama.cpp", "llama_cpp"),
 )
 
 
@@ -54,11 +55,12 @@ class Worker:
         self._process.close()
 
 
-def pythons(vllm: Path) -> dict[str, Path | None]:
+def pythons(vllm: Path, llama_cpp: Path | None = None) -> dict[str, Path | None]:
     """Each engine's Python; None if it is not installed. transformers runs in this environment, with the same torch."""
     return {
         "dovetail": Path(sys.executable),
         "transformers": Path(sys.executable),
+        "llama_cpp": Path(sys.executable) if llama_cpp is not None and llama_cpp.exists() else None,
         "vllm": vllm / "bin" / "python" if (vllm / "bin" / "python").exists() else None,
     }
 

