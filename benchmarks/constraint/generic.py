@@ -2,7 +2,8 @@
 
 Random weights get required and named calls, at temperature 1. With `--smollm2 FOLDER` (made by
 benchmarks/constraint/smollm2.sh), SmolLM2-135M-Instruct gets questions whose calls are known, greedily, without a
-constraint and with it. Tokens go through the embedded engine and the format's own reader.
+constraint and with it. Tokens go through the embedded engine and the format's own reader. With `--gguf FILE` a
+`llama-server` answers them too (`--llama-server`, or on the PATH), under the grammar in GBNF if it has no llguidance.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import jsonschema
+from rich.console import Console
 from rich.progress import track
 
 import dovetail
@@ -27,11 +29,15 @@ from benchmarks import tables
 from benchmarks.constraint import weights
 from benchmarks.constraint.forced import Model, answers
 from dovetail.backends.embedded import EmbeddedEngine
+from dovetail.cli.external_engines import external_engine
+from dovetail.cli.serve import plan_format
+from dovetail.cli.startup_progress import StartupProgress
 from dovetail.completion import Completion, Sampling
 from dovetail.engine.settings import EngineSettings
 from dovetail.events import Message, fold
 from dovetail.formats.turn import Turn
 from dovetail.grammar import matcher
+from dovetail.plan import resolve
 
 _MOST_TOKENS = 192
 _TEMPLATE = """{%- for message in messages %}<|im_start|>{{ message.role }}
@@ -92,6 +98,15 @@ def _model(folder: Path, drafter: Path | str) -> Iterator[Model]:
 
 
 @contextmanager
+def _llama_cpp(file: Path, program: str | None) -> Iterator[Model]:
+    plan = resolve(str(file), {"engine": "llama.cpp", "context": 2048} | ({"llama_server": program} if program else {}))
+    fmt, tokenizer, console = plan_format(plan), dovetail.tokenizer(file), Console(quiet=True)
+    engine = external_engine(plan, fmt, tokenizer, StartupProgress(console, "llama.cpp"), console)
+    ends = tuple(tokenizer.control[literal] for literal in fmt.end_of_turn if literal in tokenizer.control)
+    yield Model("", fmt, tokenizer, engine, (), ends)
+
+
+@contextmanager
 def random_weights() -> Iterator[Model]:
     """A small model of random weights, whose template shows no tools."""
     with tempfile.TemporaryDirectory() as name:
@@ -119,7 +134,7 @@ async def _answer(model: Model, asked: Asked) -> tuple[Message, bool]:
     grammar = asked.turn.grammar() if asked.constrained else None
     constraint = None if grammar is None else matcher.compile(grammar, model.tokenizer, model.ends)
     prompt = tuple(asked.turn.prompt.ids(model.tokenizer))
-    completion = Completion(prompt, _MOST_TOKENS, asked.sampling, constraint=constraint)
+    completion = Completion(prompt, _MOST_TOKENS, asked.sampling, constraint=constraint, grammar=grammar)
     ids: list[int] = []
     finish = None
     async with aclosing(cast(Any, model.engine.complete(completion))) as batches:
@@ -163,6 +178,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--asks", type=int, default=100, help="calls of random weights")
     parser.add_argument("--smollm2", type=Path, metavar="FOLDER")
+    parser.add_argument("--gguf", type=Path, metavar="FILE")
+    parser.add_argument("--llama-server", metavar="PROGRAM")
     parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()
     made: list[tuple[str, Callable[[], Any], str, bool, float, int]] = [
@@ -172,6 +189,10 @@ def main() -> int:
         smollm2 = functools.partial(_model, options.smollm2, "lookup")
         for choice, constrained in (("auto", False), ("auto", True), ("required", True), ("named", True)):
             made.append(("SmolLM2-135M", smollm2, choice, constrained, 0.0, len(QUESTIONS)))
+    if options.gguf is not None:
+        served = functools.partial(_llama_cpp, options.gguf, options.llama_server)
+        for choice, constrained in (("auto", False), ("auto", True), ("required", True), ("named", True)):
+            made.append((f"{options.gguf.stem}, llama.cpp", served, choice, constrained, 0.0, len(QUESTIONS)))
     facts = ("ended", "a call", "valid", "right tool", "right")
     rows = []
     for name, make, choice, constrained, temperature, asks in made:

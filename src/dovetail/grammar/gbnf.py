@@ -37,7 +37,7 @@ from dovetail.grammar.nodes import (
 def write(root: Node, control: Mapping[str, int], used: tuple[str, ...]) -> str:
     """The GBNF text of a grammar.
 
-    `control`: the ids of control tokens by literal. `used`: those of the grammar. Raises `ValueError` for a control
+    `control`: the ids of control tokens by literal. `used`: the ones in the grammar. Raises `ValueError` for a control
     token without an id, and for a schema that no value is valid for.
     """
     rules: Written = {}

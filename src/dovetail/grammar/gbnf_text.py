@@ -6,6 +6,7 @@ contain is therefore an automaton of Aho and Corasick (https://doi.org/10.1145/3
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -40,6 +41,7 @@ def named(rules: Rules, prefix: str, body: str) -> str:
     return rules.setdefault(body, f"{prefix}{len(rules)}")
 
 
+@functools.lru_cache(1024)
 def of_regex(regex: str) -> str:
     """A regular expression in the syntax of `patterns`. Raises `ValueError` for what GBNF does not have."""
     written: list[str] = []
@@ -140,7 +142,14 @@ def without(
     `but`: whole texts that are not allowed. `barred`: characters that are not allowed. `escape`: an expression that
     may stand for any of them, after which a word begins anew. `visible`: the text has a character that can be seen.
     """
-    return _Automaton(rules, tuple(dict.fromkeys(words)), tuple(but), barred, escape, visible).name()
+    words, but = tuple(dict.fromkeys(words)), tuple(but)
+    key = f"# {words} {but} {barred!r} {escape} {visible}"
+    first = rules.get(key)
+    if first is None:
+        made = _Automaton(len(rules), words, but, barred, escape, visible).rules()
+        first = rules[key] = next(iter(made))  # the entry says that its rules are there; it is no rule itself
+        rules.update((f"{body} # {name}", name) for name, body in made.items())
+    return first
 
 
 _State = tuple[str, bool, str | None]
@@ -151,37 +160,25 @@ class _Automaton:
     long as it begins one of `but`."""
 
     def __init__(
-        self,
-        rules: Rules,
-        words: Sequence[str],
-        but: Sequence[str],
-        barred: str,
-        escape: str,
-        visible: bool,
+        self, number: int, words: Sequence[str], but: Sequence[str], barred: str, escape: str, visible: bool
     ) -> None:
-        self._rules, self._words, self._escape = rules, words, escape
+        self._words, self._escape, self._visible = words, escape, visible
         self._barred = frozenset(barred)
         self._begun = {word[:length] for word in words for length in range(len(word))}
         self._whole, self._texts = {*but}, {text[:length] for text in but for length in range(len(text) + 1)}
         self._letters = frozenset("".join(words))
-        self._visible = visible
-        self._prefix = f"text{len(rules)}x"
+        self._prefix = f"text{number}x"
         self._names: dict[_State, str] = {}
-        self._made: dict[str, str] = {}
         self._pending: list[_State] = []
 
-    def name(self) -> str:
-        key = f"# {self._words} {sorted(self._whole)} {sorted(self._barred)} {self._escape} {self._visible}"
-        first = self._rules.get(key)
-        if first is None:
-            first = self._name(("", not self._visible, "" if self._whole else None))
-            while self._pending:
-                state = self._pending.pop()
-                self._made[self._names[state]] = self._body(state)
-            # The automaton is one entry, so that its rules are written once, and in one place.
-            self._rules[key] = first
-            self._rules.update((f"{body} # {name}", name) for name, body in self._made.items())
-        return first
+    def rules(self) -> dict[str, str]:
+        """The bodies of the rules by their names; the first one is where a text begins."""
+        first = self._name(("", not self._visible, "" if self._whole else None))
+        made = {first: ""}
+        while self._pending:
+            state = self._pending.pop()
+            made[self._names[state]] = self._body(state)
+        return made
 
     def _name(self, state: _State) -> str:
         if state not in self._names:

@@ -1,8 +1,8 @@
 """llama.cpp's dialect: POST /completion with prompt ids. Tested with build 11312 (0.5.0).
 
 A server built with LLAMA_LLGUIDANCE, which it is asked once, gets a grammar in llguidance's Lark, any other in GBNF.
-llama.cpp reads a control token in a text as the characters that it spells: GBNF's texts exclude those of the grammar's
-own control tokens, and the request forbids the others.
+llama.cpp reads a control token in a text as the characters that it spells. So GBNF's texts exclude the characters of
+the grammar's own control tokens, and the request forbids the others.
 
 A request's `draft_tokens` cannot be sent. Frequency and presence penalties count the prompt too.
 
