@@ -36,6 +36,7 @@ def _class(text: str) -> Item:
         is_range = at + 2 < len(found) and found[at + 1][0] == "-"
         ranges.append((_code(found[at]), _code(found[at + 2 if is_range else at])))
         at += 3 if is_range else 1
+    assert negated or ranges != [(0, 0)], "llama.cpp takes no NUL"
     return negated, tuple(ranges)
 
 
@@ -81,7 +82,7 @@ class _Parsed:
             elif mark and mark[0] in "*+?{":
                 least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(mark) or _times(mark)
                 assert last, "nothing to repeat"
-                assert max(least, most or 0) <= 2000
+                assert max(least, most or 0) <= 2000 and (most is None or least <= most)
                 options[-1][len(options[-1]) - len(last) :] = [self._repeated(last, least, most)]
             else:
                 if mark == "(":
@@ -149,8 +150,11 @@ class GbnfMatcher:
     tokens the grammar's own ones, and `ends`."""
 
     def __init__(self, grammar: Grammar, tokenizer: Tokenizer, ends: Iterable[int] = ()) -> None:
-        self._rules = _Parsed(grammar.gbnf(tokenizer.control)).rules
-        self._tokenizer, self._ends = tokenizer, frozenset(ends)
+        ends = frozenset(ends)
+        self._rules = _Parsed(
+            grammar.gbnf(tokenizer.control, (literal for literal, token in tokenizer.control.items() if token in ends))
+        ).rules
+        self._tokenizer, self._ends = tokenizer, ends
         used = {tokenizer.control[literal] for literal in grammar.control_tokens()}
         self._banned = {*tokenizer.control.values()} - used - self._ends
         self._states: list[tuple[frozenset[Stack], bytes, bool]] = [(self._closure({("root", ())}), b"", False)]

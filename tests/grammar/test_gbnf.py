@@ -26,10 +26,11 @@ from dovetail.grammar import (
     RuleRef,
     Rules,
     TextUntil,
+    VisibleText,
     numbers,
 )
 from dovetail.grammar.gbnf_json import spell
-from dovetail.grammar.gbnf_text import of_regex
+from dovetail.grammar.gbnf_text import MARKS, of_regex
 from dovetail.grammar.matcher import compile
 from dovetail.grammar.schemas.check import Checker
 from tests.examples import examples, proof_but
@@ -234,10 +235,152 @@ def test_what_gbnf_cannot_say_is_listed() -> None:
     assert [*Grammar(text).unenforced("gbnf")] == [("", "#/pattern")]
 
 
-@pytest.mark.parametrize("regex", [r"\bA", r"\p{L}", "a{2000}", "(?:[a-z]{100}){100}", "a^", "(a"])
+@pytest.mark.parametrize(
+    "regex",
+    [
+        *(r"\bA", r"\p{L}", "a{2000}", "(?:[a-z]{0,100}){100}", "a^", "(a", "a)", "[", "(a|)*b", "(a?b?)+", "(?=a)b", "(?i)a"),
+        *("a{100}{100}", "a**", "a*+", "{2}", "*a", "(|*a)", "a{5,2}", r"a[\x00]b", r"[\u0000\x00]"),
+        *("(?:" + "".join(f"({letter})?" for letter in "abcdefghij") + "){100}", "(" * 20 + "a" + ")" * 20 + "{100}"),
+    ],
+)
 def test_a_regular_expression_without_a_spelling_is_refused(regex: str) -> None:
     with pytest.raises(ValueError):
         of_regex(regex)
+
+
+@pytest.mark.parametrize(
+    ("regex", "texts", "others"),
+    [
+        (r"(a|b|)c{2,3}", ["acc", "bccc", "cc"], ["c", "acccc"]),
+        (r"[\s\S]x.[^a-c\]]", ["\nxad", "xx-d"], ["xx\nd", "xxab", "xxa]"]),
+        (r"\d+\.[-\w]*?", ["1.", "12.a-_9"], ["1", ".a", "1.é"]),
+        (r"(?:ab?){2}|[^\x00-\x1f]\u00e9", ["aab", "xé"], ["a", "é", "\té"]),
+    ],
+)
+def test_regular_expressions(regex: str, texts: list[str], others: list[str]) -> None:
+    for text in (*texts, *others):
+        matcher = GbnfMatcher(Grammar(Regex(regex)), BYTES, END)
+        assert accepts(matcher, (*BYTES.encode(text), *END)) == (text in texts), text
+
+
+# -- what would keep llama.cpp busy for ever --------------------------------------------------------------------------
+
+_REFERENCE = {"$ref": "#/$defs/e"}
+_OPERATIONS = [
+    {"type": "object", "properties": {"left": _REFERENCE, "op": {"const": op}}, "required": ["left", "op"]}
+    for op in "+-*/"
+]
+_DEEP: dict[str, Any] = {"anyOf": [{"type": "object", "properties": {"a": {"type": "string"}}}] * 11}
+for _ in range(2):
+    _DEEP = {"anyOf": [{"type": "object", "properties": {f"a{i}": _DEEP}} for i in range(11)]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "listed"),
+    [
+        (_REFERENCE | {"$defs": {"e": {"anyOf": [*_OPERATIONS, {"type": "integer"}]}}}, {"#/$ref"}),
+        (_DEEP, {"#/anyOf"}),
+    ],
+    ids=["is read in four ways, each in four ways", "is read in 1,331 ways"],
+)
+def test_of_a_schema_with_too_many_readings_only_the_type_is_enforced(schema: Any, listed: set[str]) -> None:
+    assert set(spell(schema).unenforced) == listed
+    assert takes(matcher_of(schema), '{"anything": [1]}')
+
+
+def test_a_schema_that_begins_with_itself_is_what_else_it_says() -> None:
+    schema = {"anyOf": [{"$ref": "#"}, {"type": "string"}]}
+    assert not spell(schema).unenforced
+    assert takes(matcher_of(schema), '"a"') and not takes(matcher_of(schema), "1")
+
+
+def test_choices_behind_references_have_no_rules_that_begin_with_each_other() -> None:
+    """llama.cpp looks for left recursion along every path, which are 2^40 here."""
+    definitions: dict[str, Any] = {"d40": {"type": "integer"}}
+    for i in range(40):
+        following = {"$ref": f"#/$defs/d{i + 1}"}
+        definitions[f"d{i}"] = {"anyOf": [{"anyOf": [following, {"const": f"k{i}"}]}, following]}
+    schema = {"$ref": "#/$defs/d0", "$defs": definitions}
+    assert not spell(schema).unenforced
+    matcher = matcher_of(schema)
+    assert takes(matcher, '"k7"') and takes(matcher, "12") and not takes(matcher, '"k40"')
+    first = next(rule for rule in matcher._rules.values() if len(rule) == 41)
+    assert all(len(option) == 1 for option in first)
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1_000, 1_001, 2_500, 7_777])
+def test_long_repetitions_are_exact(count: int) -> None:
+    exactly = Grammar(Repeat(ExactText("a"), count, count))
+    at_most = Grammar(Repeat(ExactText("a"), 0, count))
+    for grammar, text, allowed in (
+        (exactly, "a" * count, True),
+        (exactly, "a" * (count + 1), False),
+        (at_most, "a" * count, True),
+        (at_most, "a" * (count // 2), True),
+        (at_most, "a" * (count + 1), False),
+    ):
+        assert accepts(GbnfMatcher(grammar, BYTES, END), (*BYTES.encode(text), *END)) == allowed
+
+
+# -- what a text is not -----------------------------------------------------------------------------------------------
+
+
+def test_a_key_comes_once_or_the_object_is_listed() -> None:
+    schema = {"type": "object", "properties": {"ab": {"type": "integer"}}, "required": ["abc"]}
+    matcher = matcher_of(schema)
+    assert takes(matcher, '{"abc": 1, "abd": 2}') and not takes(matcher, '{"abc": 1, "ab": "x"}')
+    long = "a" * 1_500
+    schema = {"type": "object", "properties": {long: {"type": "integer"}}, "required": ["b" * 600]}
+    assert spell(schema).unenforced == ("#/properties",)
+    assert takes(matcher_of(schema), json.dumps({"b" * 600: 1, long: "x"}))
+
+
+def test_a_constant_and_a_key_that_spell_a_control_token_are_written_in_escapes() -> None:
+    schema = {"type": "object", "properties": {"<A>": {"enum": ["x<A>"]}}, "additionalProperties": False}
+    grammar = Grammar(Concat((JsonSchema(schema, "x"), A)))
+    matcher = GbnfMatcher(grammar, SMALL, ())
+    written = json.dumps({"<A>": "x<A>"}).replace("<", "\\u003c")
+    assert accepts(matcher, (*SMALL.encode(written), SMALL.control["<A>"]))
+    for text in ('{"', '{"\\u003cA>": "x'):
+        matcher = GbnfMatcher(grammar, SMALL, ())
+        assert accepts(matcher, SMALL.encode(text)) and not matcher.advance(SMALL.control["<A>"])
+
+
+def test_texts_exclude_the_tokens_at_which_a_request_ends() -> None:
+    grammar = Grammar(FreeText())
+    assert grammar.gbnf(SMALL.control) != grammar.gbnf(SMALL.control, ["<B>"])
+    matcher = GbnfMatcher(grammar, SMALL, (SMALL.control["<B>"],))
+    assert not accepts(matcher, SMALL.encode("<B>"))
+    matcher.rollback(2)
+    assert matcher.advance(SMALL.control["<B>"]) and not matcher.allowed()
+
+
+def test_what_is_seen_may_have_a_word_later_with_which_it_must_not_begin() -> None:
+    grammar = Grammar(VisibleText(("<B>",), ("<think>",)))
+    for text, allowed in (
+        ("Use <think>", True),
+        (" \n<thin", True),
+        ("\n<think>", False),
+        ("<thix", True),
+        (" ", False),
+    ):
+        assert accepts(GbnfMatcher(grammar, BYTES, END), (*BYTES.encode(text), *END)) == allowed, text
+    assert not accepts(GbnfMatcher(grammar, BYTES, END), BYTES.encode("a<B>"))
+
+
+def test_a_pattern_that_may_have_what_begins_a_control_token_is_listed() -> None:
+    for mark in MARKS:
+        assert spell({"type": "string", "pattern": f"^[a{mark.replace('[', chr(92) + '[')}]+$"}).unenforced
+    for name in WITH:
+        grammar = families.format_of(name).grammar(TOOLS, thinking=True)
+        assert grammar is not None and all(literal[0] in MARKS for literal in grammar.control_tokens()), name
+
+
+def test_two_rules_have_two_names() -> None:
+    one, other = (Rules(RuleRef("r"), {"r": ExactText(text)}) for text in "ab")
+    with pytest.raises(ValueError, match="two rules have the name r"):
+        Grammar(Concat((one, other))).gbnf({})
+    assert Grammar(Concat((one, one))).gbnf({})
 
 
 def test_nul_cannot_be_written() -> None:

@@ -10,9 +10,11 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
 from rich.console import Console
 
 import dovetail
@@ -27,9 +29,12 @@ from dovetail.engine.core import LLMCore
 from dovetail.engine.loading import load_models
 from dovetail.engine.settings import EngineSettings
 from dovetail.errors import EngineError
+from dovetail.grammar import Grammar, JsonSchema
+from dovetail.grammar.gbnf_json import spell
 from dovetail.plan import resolve
 from tests.engine.checkpoints import run as run_core
 from tests.gguf_files import CONTROLS, vocabulary, write
+from tests.grammar import test_lark_schema, test_tag_schema
 from tests.grammar.gbnf import GbnfMatcher, accepts
 from tests.grammar.test_matcher import TOOLS
 from tests.reading import families
@@ -163,6 +168,33 @@ def test_what_it_writes_under_a_grammar_is_allowed(name: str, tmp_path: Path) ->
             ids = msgspec.json.decode(answer)["tokens"]
             matcher = GbnfMatcher(grammar, tokenizer, server.info.eos_ids)
             assert ids and accepts(matcher, ids), tokenizer.decode(ids)
+
+    run(engine, test)
+
+
+def test_it_takes_the_grammar_of_any_schema(tmp_path: Path) -> None:
+    write(tmp_path / "tiny.gguf")
+    engine = engine_of(tmp_path / "tiny.gguf", max_batch=1)
+    schemas = [schema for schema, *_ in (*test_lark_schema.SCHEMAS, *test_tag_schema.SCHEMAS)]
+    drawn: list[dict[str, Any]] = []
+
+    @settings(max_examples=200, database=None)
+    @given(test_lark_schema.schemas)
+    def draw(schema: dict[str, Any]) -> None:
+        drawn.append(schema)
+
+    draw()
+
+    async def test(server: Server) -> None:
+        refused = []
+        for schema in (*schemas, *drawn):
+            if spell(schema).schema is False:
+                continue
+            body = {"prompt": [1], "n_predict": 4, "grammar": Grammar(JsonSchema(schema, "x")).gbnf({})}
+            status, answer = await server.page("/completion", body)
+            if status != 200:
+                refused.append((schema, answer))
+        assert not refused
 
     run(engine, test)
 

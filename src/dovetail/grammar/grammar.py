@@ -5,7 +5,7 @@ The end of the turn is not part of a grammar: a model may end its turn wherever 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -62,13 +62,14 @@ class Grammar(msgspec.Struct, frozen=True):
             return structural_tag.write(self.root, dict(zip(literals, literals, strict=True)))
         return structural_tag.write(self.root, control, blanks)
 
-    def gbnf(self, control: Mapping[str, int]) -> str:
+    def gbnf(self, control: Mapping[str, int], ends: Iterable[str] = ()) -> str:
         """The grammar for llama.cpp, in its own notation.
 
         `control`: the ids of all the tokenizer's control tokens. A request has to forbid those that are not in
-        `control_tokens`. Raises `ValueError` as `structural_tag` does, and if no value is valid for a schema.
+        `control_tokens` and not in `ends`, at which an answer ends. Texts contain the characters of neither. Raises
+        `ValueError` as `structural_tag` does, and if no value is valid for a schema.
         """
-        return gbnf.write(self.root, control, self.control_tokens())
+        return gbnf.write(self.root, control, tuple(sorted({*self.control_tokens(), *ends})))
 
     def control_tokens(self) -> tuple[str, ...]:
         """The literals of the control tokens in the grammar, in alphabetical order."""

@@ -1,4 +1,4 @@
-"""JSON values as rules of a grammar, for dialects in which a schema is not written as it is, or not whole.
+"""JSON values as rules of a grammar, for notations without JSON Schema (GBNF), or with one that is too loose (Lark).
 
 Objects, lists, strings, numbers, `anyOf` and references become rules, which all dialects spell alike. A dialect
 (`lark_json`, `gbnf_json`) extends `JsonRules`: it spells regular expressions, and decides about every other part.
@@ -70,6 +70,10 @@ class JsonRules:
         """The texts that match a regular expression in the syntax of `patterns`."""
         raise NotImplementedError
 
+    def literal(self, text: str) -> str:
+        """Exactly this text."""
+        return json.dumps(text, ensure_ascii=False)
+
     def other(self, schema: Mapping[str, Any]) -> str | None:
         """A valid value of a schema that is not written here. Raises `NotPlainError`."""
         raise NotImplementedError
@@ -107,12 +111,12 @@ class JsonRules:
         if keywords == {"$ref"}:
             return self._reference(schema["$ref"])
         if keywords == {"anyOf"} and isinstance(schema["anyOf"], list):
-            return _choice(map(self.value, schema["anyOf"]))
+            return choice(map(self.value, schema["anyOf"]))
         types = schema.get("type", list(TYPES))
         types = [types] if isinstance(types, str) else types
         if not keywords <= _KNOWN or not isinstance(types, list) or not {*types} <= {*TYPES, "integer"}:
             return self.other(schema)
-        return _choice(self._of_type(kind, schema) for kind in types if kind != "integer" or "number" not in types)
+        return choice(self._of_type(kind, schema) for kind in types if kind != "integer" or "number" not in types)
 
     def _of_type(self, kind: str, schema: Mapping[str, Any]) -> str | None:
         match kind:
@@ -204,7 +208,7 @@ class JsonRules:
         for name, value in reversed(values.items()):
             if value is None:
                 continue
-            key = json.dumps(json.dumps(name, ensure_ascii=False), ensure_ascii=False)
+            key = self.literal(json.dumps(name, ensure_ascii=False))
             member = self.named("member", f'{key} {space} ":" {space} {value} {space}')
             start = f"{member} {tail}"
             starts = [start] if name in required else [start, *starts]
@@ -232,7 +236,7 @@ class JsonRules:
             least, most = max(low, above), min(high, below)
             positive = self._decimal(max(least, 0), most, least >= 0 and above == least, below == most)
             negative = self._decimal(max(-most, 0), -least, most >= 0 or below == most, above == least)
-        return _choice((positive, None if negative is None else f'"-" {negative}'))
+        return choice((positive, None if negative is None else f'"-" {negative}'))
 
     def _magnitude(self, least: float, most: float) -> str | None:
         """An integer without a sign, from `least` to `most`."""
@@ -261,10 +265,11 @@ class JsonRules:
             options.append(None if between is None else f"{between} {fraction}")
         if most < math.inf and not below:
             options.append(f'"{int(most)}" {zeros}')
-        return _choice(options)
+        return choice(options)
 
 
-def _choice(options: Iterable[str | None]) -> str | None:
+def choice(options: Iterable[str | None]) -> str | None:
+    """Any of the expressions."""
     possible = list(dict.fromkeys(option for option in options if option is not None))
     return None if not possible else possible[0] if len(possible) == 1 else f"({' | '.join(possible)})"
 

@@ -72,7 +72,18 @@ def check(plan: Candidate, folders: Mapping[str, str]) -> list[Advice]:
     if not is_here(plan.value("llama_server")):
         missing = "llama-server is not here: install llama.cpp, or name its server with --llama-server"
         advice.append(Advice("warning", "engine", missing))
-    return [*advice, *_memory(plan)]
+    return [*advice, *_grammars(plan), *_memory(plan)]
+
+
+def _grammars(plan: Candidate) -> list[Advice]:
+    """How calls are constrained, and what of it a server cannot do."""
+    if plan.value("strict") == "off":
+        return []
+    text = (
+        "calls are constrained by a grammar: llguidance's if this llama.cpp was built with it, else GBNF, which says "
+        "less (dovetail lint TOOLS.json --for gbnf); nothing constrains single logits, which a bound of reasoning needs"
+    )
+    return [Advice("note", "strict", text)]
 
 
 def _memory(plan: Candidate) -> list[Advice]:

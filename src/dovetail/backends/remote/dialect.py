@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, Protocol
 
@@ -169,10 +169,10 @@ def lark(grammar: Grammar, control: Mapping[str, int]) -> str:
         return grammar.lark(control)
 
 
-def gbnf(grammar: Grammar, control: Mapping[str, int]) -> str:
+def gbnf(grammar: Grammar, control: Mapping[str, int], ends: Iterable[str]) -> str:
     """The grammar in llama.cpp's GBNF. Raises `InvalidRequest` if it cannot be written."""
     with _constrained():
-        return grammar.gbnf(control)
+        return grammar.gbnf(control, ends)
 
 
 @contextmanager

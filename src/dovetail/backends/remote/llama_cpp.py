@@ -119,11 +119,12 @@ class LlamaCpp:
             body["ignore_eos"] = True
         if completion.grammar is not None and limits.grammar == "lark":
             body["grammar"] = _LLGUIDANCE + lark(completion.grammar, vocabulary.control)
-        elif completion.grammar is not None and _can_follow(completion, vocabulary):
-            body["grammar"] = gbnf(completion.grammar, vocabulary.control)
-            used = {vocabulary.control[each] for each in completion.grammar.control_tokens()}
-            ends = stop_token_ids(completion, vocabulary)
-            biases |= dict.fromkeys({*vocabulary.control.values()} - used - {*ends}, False)
+        elif completion.grammar is not None and _has_no_end_inside(completion, vocabulary):
+            ends = {*stop_token_ids(completion, vocabulary)}
+            named = {literal for literal, token in vocabulary.control.items() if token in ends}
+            body["grammar"] = gbnf(completion.grammar, vocabulary.control, named)
+            kept = {vocabulary.control[each] for each in completion.grammar.control_tokens()} | ends
+            biases |= dict.fromkeys({*vocabulary.control.values()} - kept, False)
         if biases:
             body["logit_bias"] = [*biases.items()]
         if sampling.seed is not None:
@@ -136,11 +137,12 @@ class LlamaCpp:
         return LlamaCppReader(completion, server, page)
 
 
-def _can_follow(completion: Completion, vocabulary: Vocabulary) -> bool:
+def _has_no_end_inside(completion: Completion, vocabulary: Vocabulary) -> bool:
     """Whether llama.cpp goes on after every control token of the grammar: where GBNF allows no token but one that ends
-    an answer, the server aborts. Raises `InvalidRequest` if it cannot and has to."""
+    an answer, the server aborts. Raises `InvalidRequest` if the answer must be constrained."""
     assert completion.grammar is not None
-    ends = _ENDS.intersection(completion.grammar.control_tokens())
+    own = {literal for literal, token in vocabulary.control.items() if token in vocabulary.eos_ids}
+    ends = (_ENDS | own).intersection(completion.grammar.control_tokens())
     if any(vocabulary.control.keys() >= others for others in _WITH_END):
         ends -= {"<|end|>"}
     if ends and completion.grammar_required:
