@@ -27,9 +27,9 @@ class LlamaCpp:
         if line is None:
             raise ValueError(f"it ends with {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1][:200]}")
         told = json.loads(line)
-        # It makes every token in a step of its own; the first one is due when the prompts are read.
-        log.lines += [(told["t_pp"], [0] * count), (told["t_pp"] + told["t_tg"] / max_tokens, [1] * count)]
-        log.lines += [(told["t_pp"] + told["t_tg"], [max_tokens] * count)]
+        # It makes every token in a step of its own, and tells how long all of them took.
+        step = told["t_tg"] / max_tokens
+        log.lines += [(told["t_pp"] + number * step, [number] * count) for number in range(max_tokens + 1)]
         return [[-1] * max_tokens for _ in prompts]
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def test_a_less_capable_processor_has_no_kernel_that_needs_more() -> None:
 
 def test_shown() -> None:
     avx2, avx512 = BY_PROCESSOR["avx2"], BY_PROCESSOR["avx512"]
-    assert avx512.shown("float32", None) == "avx512, float32 packed"
+    assert avx512.shown("float32", None) == "avx512, float32 in float16"
     assert avx2.shown("float32", None) == "avx2, float32 in float16"
     assert avx512.shown("bfloat16", "int8") == "avx512, int8 by 7 bit digits"
     assert avx2.shown("bfloat16", "int8") == "avx2, int8 in float16"

@@ -22,7 +22,7 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans see no GPU and 24 GB of memory, whatever this machine has."""
     monkeypatch.setattr(hardware, "detect", lambda: None)
     monkeypatch.setattr(embedded, "machine_memory", lambda: 24 * 10**9)
-    monkeypatch.setattr(embedded, "kernels_here", lambda: BY_PROCESSOR["avx512_vnni"])
+    monkeypatch.setattr(embedded, "kernels_here", lambda: BY_PROCESSOR["avx_ne_convert"])
 
 
 @pytest.fixture(scope="module")

@@ -155,7 +155,7 @@ def test_mtp_layers_of_another_architecture_are_refused_as_the_engine_does(tmp_p
 def test_int8_and_bfloat16_take_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write_target(tmp_path)
     parameters = read_target(str(model)).weights.parameters
-    monkeypatch.setattr(embedded, "kernels_here", lambda: BY_PROCESSOR["avx512_vnni"])
+    monkeypatch.setattr(embedded, "kernels_here", lambda: BY_PROCESSOR["avx_ne_convert"])
     for width, options in ((4, {}), (2, {"dtype": "bfloat16"}), (1, {"quantization": "int8"})):
         monkeypatch.setattr(embedded, "machine_memory", lambda width=width: parameters * width)
         assert why_not(model, None, **options) is None

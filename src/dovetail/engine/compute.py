@@ -71,11 +71,11 @@ class Kernels(msgspec.Struct, frozen=True):
 
 #: From the most capable processor to the least; figures by row in docs/engine.md.
 TABLE: tuple[Kernels, ...] = (
-    Kernels("avx512_vnni", "packed", "packed", "8 bit digits", "bfloat16"),
-    Kernels("avx512", "packed", "packed", "7 bit digits", "bfloat16"),
+    Kernels("avx512_vnni", "float16", "packed", "8 bit digits", "bfloat16"),
+    Kernels("avx512", "float16", "packed", "7 bit digits", "bfloat16"),
     Kernels("avx_ne_convert", "packed", "packed", "7 bit digits", "float32"),
     Kernels("avx2", "float16", "float16", "float16", "float32"),
-    # Where oneDNN is limited to AVX2. fbgemm would not be, and its product on AVX-512 was never tried.
+    # Where oneDNN is limited to AVX2. fbgemm would not be.
     Kernels("avx2_onednn", "packed", "converted", "7 bit digits", "float32"),
     Kernels("sse41", "packed", "converted", "7 bit digits", "float32"),
     # arm64 among them. Untried, so nothing here that is not right everywhere.

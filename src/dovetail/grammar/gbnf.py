@@ -137,7 +137,7 @@ class _Writer:
         return gbnf_text.named(self._rules, "part", self.expression(item))
 
     def _copies(self, part: str, count: int) -> str:
-        """Exactly so many of a rule. llama.cpp repeats up to 2,000 times."""
+        """Exactly `count` of a rule. llama.cpp repeats up to 2,000 times."""
         if count <= _MOST_COPIES:
             return f"{part}{{{count}}}" if count else '""'
         half = count // 2

@@ -186,7 +186,7 @@ def _check_readings(root: Any) -> None:
 
 
 def _alternatives(root: Any, schema: Any) -> list[Any]:
-    """What `schema` is a choice of, behind all references and choices, each once; itself if it is none."""
+    """What `schema` is a choice of, behind all references and choices, each once; `[schema]` if it is not one."""
     found: dict[int, Any] = {}
     pending, seen = [schema], set()
     while pending:

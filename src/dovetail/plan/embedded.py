@@ -188,7 +188,7 @@ def machine_memory() -> int | None:
 
 def compute(settings: Mapping[str, Setting[Any]]) -> Setting[str]:
     """This machine's processor, the kernel that multiplies by the weights, and how many threads compute, such as
-    "avx512, float32 packed, 4 threads"."""
+    "avx512, float32 in float16, 4 threads"."""
     shown = kernels_here().shown(settings["dtype"].value, settings["quantization"].value)
     threads = settings["threads"].value or max(1, default_threads() // (settings[RANKS[0]].value or 1))
     return Setting(f"{shown}, {threads} {'thread' if threads == 1 else 'threads'}", "this processor")
