@@ -12,13 +12,15 @@ from dovetail.engine.compute import BY_PROCESSOR, TABLE, Kernels, kernels_here
 
 #: Every row of the table, by name.
 EVERY = tuple(BY_PROCESSOR)
+#: Where oneDNN is not limited: fbgemm follows no limit.
+_FBGEMM = ("avx2", "avx512", "avx512_vnni")
 # What only some processors can run; the other kernels run on every x86, and the plain ones everywhere.
 _INSTRUCTIONS = {
     ("bfloat16", "packed"): ("avx512", "avx512_vnni", "avx_ne_convert"),
     ("int8", "8 bit digits"): ("avx512_vnni",),
-    ("int8", "float16"): ("avx2",),
-    ("float32", "float16"): ("avx2",),
-    ("bfloat16", "float16"): ("avx2",),
+    ("int8", "float16"): _FBGEMM,
+    ("float32", "float16"): _FBGEMM,
+    ("bfloat16", "float16"): _FBGEMM,
 }
 
 
