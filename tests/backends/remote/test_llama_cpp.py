@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -101,25 +102,26 @@ def test_the_request_to_the_server() -> None:
 def test_a_server_without_llguidance_gets_gbnf_and_forbids_the_other_control_tokens() -> None:
     def check(fake: Fake) -> None:
         (body,) = fake.received
-        assert body["grammar"] == 'root ::= ("yes" <[2]>)\n'
+        assert body["grammar"] == 'root ::= ("yes" <[91]>)\n'
         assert body["logit_bias"] == [[5, -2.0], [90, False]]
 
-    grammar = Grammar(Concat((ExactText("yes"), ControlToken("[end]"))))
+    grammar = Grammar(Concat((ExactText("yes"), ControlToken("[mark]"))))
     fields = {"grammar": grammar, "sampling": Sampling(logit_bias={5: -2.0})}
     assert answered("llamacpp", counting, fields, check, nothing=(400, _NO_LLGUIDANCE))
 
 
+@pytest.mark.parametrize("end", ["<|call|>", "[end]"])
 @pytest.mark.parametrize("required", [True, False])
-def test_a_grammar_that_goes_on_after_an_end_of_llama_cpp_is_refused_or_left_out(required: bool) -> None:
+def test_a_grammar_that_goes_on_after_an_end_is_refused_or_left_out(required: bool, end: str) -> None:
     """Else there is no token that llama.cpp could choose, and it aborts."""
 
     def check(fake: Fake) -> None:
         assert all("grammar" not in body for body in fake.received)
 
-    fields = {"grammar": Grammar(Concat((ControlToken("<|call|>"), ExactText("x")))), "grammar_required": required}
+    fields = {"grammar": Grammar(Concat((ControlToken(end), ExactText("x")))), "grammar_required": required}
     asked = functools.partial(answered, "llamacpp", counting, fields, check, nothing=(400, _NO_LLGUIDANCE))
     if required:
-        with pytest.raises(InvalidRequest, match=r"ends an answer at <\|call\|>"):
+        with pytest.raises(InvalidRequest, match=re.escape(f"ends an answer at {end}")):
             asked()
     else:
         assert asked()
