@@ -52,7 +52,7 @@ class Kernels(msgspec.Struct, frozen=True):
         return outputs * inputs > self.float16_above and -(-inputs // 512) * 512 <= self.float16_padding * inputs
 
     def shown(self, dtype: str, quantization: str | None) -> str:
-        """The kernel for weights of `dtype` under `quantization`, for people: "avx512, float32 packed"."""
+        """The kernel for weights of `dtype` under `quantization`, for people: "sse41, float32 packed"."""
         if quantization == "int8":
             return f"{self.processor}, int8 {'in' if self.int8 == 'float16' else 'by'} {self.int8}"
         kernel = self.bfloat16 if dtype == "bfloat16" else self.float32

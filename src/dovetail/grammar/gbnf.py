@@ -1,8 +1,8 @@
 """Writes a grammar in GBNF, llama.cpp's own notation (llama.cpp, grammars/README.md).
 
-Control tokens are written by their ids. llama.cpp reads a token in a text as the characters that it spells, so every
-text excludes the spellings of the grammar's control tokens; `control_tokens` are those. A request has to forbid the
-tokenizer's other ones. What GBNF cannot say is listed by `Grammar.unenforced`.
+Control tokens are written by their ids. llama.cpp reads a token in a text as the characters that it spells. So texts
+and JSON strings cannot contain the characters of a control token that the grammar uses, and a request must forbid all
+other control tokens. What GBNF cannot say is listed by `Grammar.unenforced`.
 """
 
 from __future__ import annotations

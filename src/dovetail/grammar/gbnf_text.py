@@ -43,7 +43,7 @@ def quoted(text: str) -> str:
 
 
 def named(rules: NameByBody, prefix: str, body: str) -> str:
-    """The name of the rule with this body: what is repeated has a name, because llama.cpp copies what has none."""
+    """The name of the rule with this body. What is repeated becomes a rule, because llama.cpp copies it otherwise."""
     return rules.setdefault(body, f"{prefix}{len(rules)}")
 
 

@@ -1,9 +1,9 @@
-"""One walk over a JSON Schema, for both dialects.
+"""One walk over a JSON Schema, for all dialects.
 
 The walk decides what a schema says: its keywords in the words of 2020-12, what a reference leads to, whether a `oneOf`
-means `anyOf`, and which schemas have a finite value. A dialect (`lark_schema`, `tag_schema`) extends the walk and
-spells each schema for its library. Keywords that the library cannot enforce are dropped and listed. Dropping a keyword
-only ever allows more values.
+means `anyOf`, and which schemas have a finite value. A dialect (`lark_schema`, `tag_schema`, `gbnf_json`) extends the
+walk and spells each schema for its library. Keywords that the library cannot enforce are dropped and listed. Dropping a
+keyword only ever allows more values.
 """
 
 from __future__ import annotations
