@@ -152,6 +152,7 @@ def test_a_drafters_own_settings_are_not_given_to_a_lookup() -> None:
 # --- A server that runs -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_server_that_runs_is_tuned_as_far_as_requests_can(
     demo: str, model: Stepping, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_server_that_runs_is_tuned_as_far_as_requests_can(
     assert "belongs to a run with other models, settings or prompts" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_own_prompts_are_put_together_by_their_length(
     demo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

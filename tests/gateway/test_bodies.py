@@ -161,6 +161,7 @@ async def test_the_gateway_refuses_a_body_without_room(engine: ScriptedEngine, t
     assert refused.headers["retry-after"] == "1" and refused.json()["error"]["code"] == "engine_busy"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS[:2])
 async def test_the_bytes_of_a_body_are_dropped_once_it_is_read(
     engine: ScriptedEngine, tok: Tokenizer, path: str, monkeypatch: pytest.MonkeyPatch

@@ -308,7 +308,7 @@ def test_choices_behind_references_have_no_rules_that_begin_with_each_other() ->
     assert all(len(option) == 1 for option in first)
 
 
-@pytest.mark.parametrize("count", [0, 1, 999, 1_000, 1_001, 2_500, 7_777])
+@pytest.mark.parametrize("count", [0, 1, 999, 1_000, 1_001, 2_500])
 def test_long_repetitions_are_exact(count: int) -> None:
     exactly = Grammar(Repeat(ExactText("a"), count, count))
     at_most = Grammar(Repeat(ExactText("a"), 0, count))
