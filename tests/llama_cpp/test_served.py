@@ -19,6 +19,7 @@ from rich.console import Console
 
 import dovetail
 from dovetail.backends.remote import Server
+from dovetail.backends.remote.llama_cpp import ends_of
 from dovetail.backends.supervised import SupervisedEngine
 from dovetail.checkpoints.gguf.folder import gguf_folder
 from dovetail.cli.external_engines import external_engine
@@ -156,6 +157,7 @@ def test_what_it_writes_under_a_grammar_is_allowed(name: str, tmp_path: Path) ->
 
     async def test(server: Server) -> None:
         assert server.limits is not None and server.limits.grammar == "gbnf"
+        ends = {tokenizer.control[name] for name in ends_of(server.vocabulary)} | {*server.info.eos_ids}
         for seed in range(6):
             choice, thinking = ("auto", "required", "none")[seed % 3], seed < 3
             grammar = fmt.grammar(TOOLS, tool_choice=choice, thinking=thinking)
@@ -166,7 +168,7 @@ def test_what_it_writes_under_a_grammar_is_allowed(name: str, tmp_path: Path) ->
             status, answer = await server.page("/completion", body)
             assert status == 200, answer
             ids = msgspec.json.decode(answer)["tokens"]
-            matcher = GbnfMatcher(grammar, tokenizer, server.info.eos_ids)
+            matcher = GbnfMatcher(grammar, tokenizer, ends)
             assert ids and accepts(matcher, ids), tokenizer.decode(ids)
 
     run(engine, test)

@@ -259,7 +259,7 @@ class _GbnfRules(JsonRules):
         return self.terminal(numbers.between(least, most))
 
     def _string_but(self, keys: Iterable[str]) -> str:
-        """A string that is none of `keys`."""
+        """Any string except `keys`."""
         plain = [key for key in keys if not {*key} & {*_CHARACTERS}] if self._keys_differ else []
         escape = self.named("escape", gbnf_text.of_regex(ESCAPE))
         excluded = gbnf_text.Excluded(self._apart, tuple(plain), (), _CHARACTERS, escape)

@@ -76,7 +76,7 @@ def check(plan: Candidate, folders: Mapping[str, str]) -> list[Advice]:
 
 
 def _grammars(plan: Candidate) -> list[Advice]:
-    """How calls are constrained, and what of it a server cannot do."""
+    """A note on how calls are constrained, and on what no server constrains."""
     if plan.value("strict") == "off":
         return []
     text = (

@@ -12,7 +12,7 @@ from dovetail.completion import Completion, MetricSample, Sampling, TokenBatch
 from tests.backends.vllm_program import NO_PROMPT, vllm_refusal
 
 EOS = 2
-VOCABULARY = Vocabulary(100, (EOS,), {"[end]": EOS, "<|call|>": 90, "[mark]": 91})
+VOCABULARY = Vocabulary(100, (EOS,), {"[end]": EOS, "<|call|>": 90, "[mark]": 91, "[other mark]": 92})
 PROMPT = (5, 6, 7)
 
 #: The body of a completion's request -> the pieces of its answer, which are sent as they are.

@@ -38,7 +38,7 @@ _LLGUIDANCE = "%llguidance {}\n"
 #: What llama.cpp sends for bytes that are not valid UTF-8.
 _NO_CHARACTER = "\ufffd"
 #: The control tokens at which llama.cpp ends an answer, whatever the model's files say (its src/llama-vocab.cpp).
-#: "<|end|>" is none of them beside the tokens in `_WITH_END`.
+#: "<|end|>" does not end an answer if the tokenizer has all tokens of an entry of `_WITH_END`.
 _ENDS = frozenset(
     "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|> "
     "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> "
@@ -120,11 +120,12 @@ class LlamaCpp:
         if completion.grammar is not None and limits.grammar == "lark":
             body["grammar"] = _LLGUIDANCE + lark(completion.grammar, vocabulary.control)
         elif completion.grammar is not None and _has_no_end_inside(completion, vocabulary):
-            ends = {*stop_token_ids(completion, vocabulary)}
-            named = {literal for literal, token in vocabulary.control.items() if token in ends}
-            body["grammar"] = gbnf(completion.grammar, vocabulary.control, named)
-            kept = {vocabulary.control[each] for each in completion.grammar.control_tokens()} | ends
-            biases |= dict.fromkeys({*vocabulary.control.values()} - kept, False)
+            # An end is never forbidden: behind a whole text llama.cpp allows ends alone, and aborts if there is none.
+            stops = {*stop_token_ids(completion, vocabulary)}
+            ends = ends_of(vocabulary) | {name for name, token in vocabulary.control.items() if token in stops}
+            body["grammar"] = gbnf(completion.grammar, vocabulary.control, ends)
+            kept = ends.union(completion.grammar.control_tokens())
+            biases |= {token: False for name, token in vocabulary.control.items() if name not in kept}
         if biases:
             body["logit_bias"] = [*biases.items()]
         if sampling.seed is not None:
@@ -137,14 +138,17 @@ class LlamaCpp:
         return LlamaCppReader(completion, server, page)
 
 
+def ends_of(vocabulary: Vocabulary) -> set[str]:
+    """The control tokens at which llama.cpp ends an answer."""
+    ends = {name for name, token in vocabulary.control.items() if name in _ENDS or token in vocabulary.eos_ids}
+    return ends - {"<|end|>"} if any(vocabulary.control.keys() >= others for others in _WITH_END) else ends
+
+
 def _has_no_end_inside(completion: Completion, vocabulary: Vocabulary) -> bool:
     """Whether llama.cpp goes on after every control token of the grammar: where GBNF allows no token but one that ends
     an answer, the server aborts. Raises `InvalidRequest` if the answer must be constrained."""
     assert completion.grammar is not None
-    own = {literal for literal, token in vocabulary.control.items() if token in vocabulary.eos_ids}
-    ends = (_ENDS | own).intersection(completion.grammar.control_tokens())
-    if any(vocabulary.control.keys() >= others for others in _WITH_END):
-        ends -= {"<|end|>"}
+    ends = ends_of(vocabulary).intersection(completion.grammar.control_tokens())
     if ends and completion.grammar_required:
         raise InvalidRequest(
             f"llama.cpp ends an answer at {min(ends)}, which this one needs before its end: it cannot be constrained"
